@@ -32,6 +32,19 @@ class PackedLinear(nn.Module):
         return out
 
 
+class _PackedFeedForward(nn.Module):
+    """A feed-forward layer whose first product has the ReLU in it."""
+
+    def __init__(self, inner: nn.Module, outer: nn.Linear) -> None:
+        super().__init__()
+        self.inner, self.outer = inner, outer
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The input [N, F] of `outer` for x [N, D]."""
+        hidden: Tensor = self.inner(x)
+        return hidden
+
+
 def pack_linear_layers(model: Transformer, *, is_int8: bool) -> bool:
     """Lay out all matrices of a model on a CPU, if this torch can; True if any products are of 8-bit integers.
 
@@ -47,19 +60,23 @@ def pack_linear_layers(model: Transformer, *, is_int8: bool) -> bool:
     if model.output_weight.device.type != "cpu" or not can_pack(dtype):
         return False
     with torch.inference_mode():
-        for parent in list(model.modules()):
-            has_relu = isinstance(parent, FeedForward) and parent.activation == "relu"
-            for name, child in list(parent.named_children()):
-                if isinstance(child, nn.Linear):
-                    is_relu = has_relu and name == "inner"
-                    setattr(parent, name, pack(child.weight, child.bias, is_relu=is_relu, int8_out=dtype))
-            if isinstance(parent, FeedForward) and has_relu:
-                parent.activation = "none"
+        for parent, name, child in _children(model):
+            if isinstance(child, FeedForward) and child.activation == "relu":
+                inner = pack(child.inner.weight, child.inner.bias, is_relu=True, int8_out=dtype)
+                setattr(parent, name, _PackedFeedForward(inner, child.outer))
+        for parent, name, child in _children(model):
+            if isinstance(child, nn.Linear):
+                setattr(parent, name, pack(child.weight, child.bias, is_relu=False, int8_out=dtype))
         vocab = model.target_vocab
         bias = None if model.output_bias is None else model.output_bias[:vocab]
         # Integers give float32 products: the softmax is computed in float32 anyway.
         model.packed_output = pack(model.output_weight[:vocab], bias, is_relu=False, int8_out=torch.float32)
     return any(isinstance(module, QuantizedLinear) for module in model.modules())
+
+
+def _children(model: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:
+    """All modules in a model, each with its parent and its name there."""
+    return [(parent, name, child) for parent in model.modules() for name, child in parent.named_children()]
 
 
 def can_pack(dtype: torch.dtype) -> bool:

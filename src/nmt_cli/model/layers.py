@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, assert_never
+from typing import Any, assert_never
 
 import torch
 from torch import Tensor, nn
@@ -120,7 +120,7 @@ class FeedForward(nn.Module):
         is_gated = config.activation == "swiglu"
         self.inner = nn.Linear(config.d_model, config.d_ff * (2 if is_gated else 1))
         self.outer = nn.Linear(config.d_ff, config.d_model)
-        self.activation: Literal["relu", "gelu", "silu", "swiglu", "none"] = config.activation  # none: `inner` has it
+        self.activation = config.activation
         self.dropout = Dropout(config.ffn_dropout)
         self.uses_kernels = False
 
@@ -133,7 +133,8 @@ class FeedForward(nn.Module):
             hidden = linear_relu(x, self.inner.weight, self.inner.bias)
         else:
             hidden = self._activate(self.inner(x))
-        return self.dropout.forward(hidden)
+        dropped: Tensor = self.dropout(hidden)
+        return dropped
 
     def _activate(self, hidden: Tensor) -> Tensor:
         match self.activation:
@@ -146,8 +147,6 @@ class FeedForward(nn.Module):
             case "swiglu":
                 gate, value = hidden.chunk(2, dim=-1)
                 return F.silu(gate) * value
-            case "none":
-                return hidden
             case other:
                 assert_never(other)
 
