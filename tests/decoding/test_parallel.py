@@ -170,8 +170,8 @@ def test_workers_share_the_cpus_and_the_first_alone_informs(folder: Path, monkey
     monkeypatch.setattr("nmt_cli.decoding.parallel.num_cpus", lambda: 8)
     assert threads(replace(asked, threads=None), 2) == [4, 4]
     monkeypatch.setattr(PACKAGE_LOGGER, "level", logging.INFO)
-    levels = [one.log_level for one in jobs_for_workers(asked, workers=3, is_bulk=True)]
-    assert levels == [logging.INFO, logging.WARNING, logging.WARNING]
+    workers = jobs_for_workers(asked, workers=3, is_bulk=True)
+    assert [(one.log_level, one.is_first) for one in workers] == [(logging.INFO, index == 0) for index in range(3)]
 
 
 def test_workers_translate_files(folder: Path) -> None:

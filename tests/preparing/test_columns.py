@@ -126,7 +126,7 @@ def test_csv_without_the_column_is_answered_with_its_width(tmp_path: Path) -> No
     located = corpus_of(tmp_path, "{kind: csv, file: train.csv, source: 1, target: 4}")
     error = refusal(lambda: list(read_chunks(fetch_inputs(located, progress=silent).sources["train"])))
     assert error.message == "no row of train.csv has a column 4: the longest has 2"
-    assert error.hint == "give the two columns, by number or by name: --columns 1,2"
+    assert error.hint == "give the two columns, by number or by name: --columns SOURCE,TARGET"
 
 
 def test_columns_that_are_called_by_the_languages_are_found_among_others(tmp_path: Path) -> None:
@@ -148,7 +148,10 @@ def test_three_columns_without_names_are_asked_for_and_taken_by_number_or_name(
     assert error.message == (
         f"{name} has 3 columns, and its first line does not call two by en and de: 'id', 'Englisch', 'Deutsch'"
     )
-    assert (error.where, error.hint) == (f"{file}:1", "give the two columns, by number or by name: --columns 1,2")
+    assert (error.where, error.hint) == (
+        f"{file}:1",
+        "give the two columns, by number or by name: --columns SOURCE,TARGET",
+    )
     assert read(file, file.read_bytes(), columns="Englisch,Deutsch") == pairs
     assert read(file, file.read_bytes(), columns="2, 3") == [("Englisch", "Deutsch"), *pairs]
     with pytest.raises(UsageError, match="columns '2' is not SOURCE,TARGET"):
@@ -291,7 +294,7 @@ def test_quoting_in_tsv_is_taken_off_and_quotes_of_plain_text_stay(
     caplog.set_level(logging.INFO)
     pairs = [('a "drop-in" directory', "eins"), ("plain", 'ein "Wort"'), ('"', "x")]
     assert read(tmp_path / "excel.tsv", written_by_csv(pairs, "\t").replace("\r", "")) == pairs
-    assert caplog.messages == ["excel.tsv: cells are quoted, and are read as in CSV"]
+    assert caplog.messages == ["excel.tsv: cells are quoted as in CSV, and the quotes are taken off"]
     for number, row in enumerate(('"Hi"\t"Hallo"\n"Yes"\t"Ja"\n', 'en\tde\n"Hi"\t"Hallo"\n"Yes"\t"Ja"\n')):
         assert read(tmp_path / f"{number}.tsv", row) == [("Hi", "Hallo"), ("Yes", "Ja")]
     caplog.clear()
@@ -302,6 +305,17 @@ def test_quoting_in_tsv_is_taken_off_and_quotes_of_plain_text_stay(
     ):
         assert read(tmp_path / "plain.tsv", "".join(f"{src}\t{tgt}\n" for src, tgt in plain)) == plain
     assert caplog.messages == []
+
+
+def test_quotes_hide_delimiters_and_a_stray_quote_below_quoted_cells_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [f'{number};"The radio, yes";"Das Radio"' for number in range(9)]
+    assert error_of(tmp_path / "a.csv", "\n".join(rows)).message.startswith("a.csv has 3 columns")
+    monkeypatch.setattr("nmt_cli.preparing.chunks.CHUNK_PAIRS", 2)
+    stray = '"Yes," he said.\t"Ja", sagte er.'
+    found = read(tmp_path / "a.tsv", f'"a ""b"""\t"x"\n"c"\t"y"\n{stray}\n')
+    assert found == [('a "b"', "x"), ("c", "y"), ('"Yes," he said.', '"Ja", sagte er.')]
 
 
 def test_named_columns_of_tables_in_a_corpus_file(tmp_path: Path) -> None:

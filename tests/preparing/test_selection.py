@@ -180,7 +180,7 @@ def test_each_source_of_which_nothing_is_kept_is_told_of(tmp_path: Path, caplog:
         "name the two keys: --columns SOURCE,TARGET",
         "nothing is kept of x.tsv (training file 3 of 4): of 2 pairs read, 2 dropped for malformed record, first at "
         "x.tsv:1: columns 1 and 5 are looked for, and that line has 2 columns: mend the line, or give two "
-        "columns that it has: --columns 1,2",
+        "columns that it has: --columns SOURCE,TARGET",
         "nothing is kept of train.en (training file 4 of 4): of 300 pairs read, 300 dropped for duplicate, first at "
         "train.en:1",
     ]
@@ -196,7 +196,7 @@ def test_a_few_malformed_records_are_mistakes_of_the_file(tmp_path: Path) -> Non
     write_prefix(tmp_path / "valid", VALIDATION)
     assert run(corpus_of(tmp_path, "{kind: tsv, file: x.tsv}"), tmp_path / "data").report["warnings"][-1] == (
         "8 of 320 training pairs are dropped for malformed record, first at x.tsv:50: columns 1 and 2 are looked for, "
-        "and that line has 1 column: mend the line, or give two columns that it has: --columns 1,2"
+        "and that line has 1 column: mend the line, or give two columns that it has: --columns SOURCE,TARGET"
     )
 
 

@@ -65,12 +65,13 @@ class TranslationJob:
     overrides: Mapping[str, Any]
     options: Mapping[str, Any]
     log_level: int | None = None  # of a process of its own
+    is_first: bool = True  # which alone logs what each of several workers would log as it begins
 
     def start(self) -> Callable[[LineBlock], TranslatedBlock]:
         """Open the models in this process; returns the function that translates blocks."""
         if self.log_level is not None:
             console.configure_logging(quiet=False)
-            console.PACKAGE_LOGGER.setLevel(self.log_level)
+            console.PACKAGE_LOGGER.setLevel(self.log_level if self.is_first else max(self.log_level, logging.WARNING))
             if (index := choose_device(self.device).index) is not None:
                 torch.cuda.set_device(index)  # otherwise tensors without a device would take memory of the first GPU
         if self.threads is not None:
@@ -78,6 +79,8 @@ class TranslationJob:
         engine = open_engine(
             self.models, engine=self.engine, device=self.device, precision=self.precision, overrides=self.overrides
         )
+        if self.log_level is not None:
+            console.PACKAGE_LOGGER.setLevel(self.log_level)
         collect_garbage_rarely()
         return partial(self._translate, LineTranslator(engine))
 
@@ -133,8 +136,10 @@ def jobs_for_workers(job: TranslationJob, *, workers: int | None, is_bulk: bool)
         return [job]
     devices = [f"cuda:{index % num_gpus}" if num_gpus > 1 else job.device for index in range(num_workers)]
     threads, level = max(1, (job.threads or num_cpus()) // num_workers), console.PACKAGE_LOGGER.getEffectiveLevel()
-    first, *others = [replace(job, device=device, threads=threads, log_level=level) for device in devices]
-    return [first, *(replace(other, log_level=max(level, logging.WARNING)) for other in others)]
+    return [
+        replace(job, device=device, threads=threads, log_level=level, is_first=index == 0)
+        for index, device in enumerate(devices)
+    ]
 
 
 def _until_error(blocks: Iterable[LineBlock], errors: list[Exception]) -> Iterator[LineBlock]:

@@ -126,7 +126,7 @@ def _read_owners(path: Path) -> dict[bytes, KeyOwner]:
         if not words:
             continue
         where = f"{path}:{number}"
-        if len(words) != 3 or not _RATE.fullmatch(words[2]) or not float(words[2]):
+        if len(words) != 3 or not _RATE.fullmatch(words[2]) or not 0 < float(words[2]) < math.inf:
             raise DataError(f"line {number} is not a key", where=where, hint=f"write {_FORMAT}")
         name, key, rate = words
         if len(key) < _MIN_KEY_CHARACTERS:

@@ -62,10 +62,14 @@ def _address_on_network() -> str:
 def _bind_address(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
+    except (OSError, UnicodeError) as error:
+        raise _address_error(host, port, error) from None
+    listener = socket.socket(family, kind, protocol)
+    try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-    except (OSError, UnicodeError) as error:
+    except OSError as error:
+        listener.close()
         raise _address_error(host, port, error) from None
     return listener
 

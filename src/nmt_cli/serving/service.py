@@ -33,7 +33,7 @@ from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask, SearchTas
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
-_SHORT_CHARACTERS = 500
+_SHORT_CHARACTERS, _FEW_TEXTS = 500, 8
 
 
 def _check_not_text(value: Any) -> Any:
@@ -265,7 +265,7 @@ async def off_the_loop(texts: Sequence[str], work: Callable[[], T]) -> T:
 
     Work on a short text takes less time than a thread would need to begin it.
     """
-    is_short = sum(map(len, texts)) <= _SHORT_CHARACTERS
+    is_short = len(texts) <= _FEW_TEXTS and sum(map(len, texts)) <= _SHORT_CHARACTERS
     return work() if is_short else await asyncio.to_thread(work)
 
 

@@ -259,7 +259,7 @@ def _losses(
 def _mean_losses(losses: Sequence[tuple[float, float]], pairs: TokenPairs, usable: Array) -> tuple[float, float]:
     """The smoothed loss and the NLL per target token, from the sums of all batches."""
     num_tokens = int(pairs.tgt.lengths[usable].sum())
-    smoothed, nll = (math.fsum(sums) / num_tokens for sums in zip(*losses, strict=True))
+    smoothed, nll = (sum(sums) / num_tokens for sums in zip(*losses, strict=True))
     return smoothed, nll
 
 

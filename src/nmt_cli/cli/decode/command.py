@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ import typer
 from nmt_cli.cli.arguments import DebugOption, QuietOption, find_models, model_option
 from nmt_cli.cli.decode.input import STANDARD, OnInvalidBytes, count_lines, numbered_blocks, open_input, open_prefixes
 from nmt_cli.cli.decode.output import FormatName, OutputFormat, check_output, file_identity, is_stream, open_output
-from nmt_cli.console import show_progress
+from nmt_cli.console import ProgressLines, show_progress
 from nmt_cli.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -227,7 +228,7 @@ def decode(
             open_output(output, job=record, overwrite=overwrite, rows_are_numbered=formatting.has_numbered_rows)
         )
         remaining = numbered_blocks(blocks, prefixes, prefix_file=prefix, lines_done=lines_done)
-        count = stack.enter_context(show_line_count(source, output, is_streamed=stream))
+        count = stack.enter_context(show_line_count(source, output, is_streamed=stream, has_bar=len(jobs) == 1))
         count(lines_done)
         for result in translate(remaining):
             statistics.add(result.translations, started=result.started, ended=result.ended)
@@ -265,10 +266,13 @@ class Statistics:
 
 
 @contextmanager
-def show_line_count(source: Path, output: Path, *, is_streamed: bool) -> Iterator[Callable[[int], object]]:
+def show_line_count(
+    source: Path, output: Path, *, is_streamed: bool, has_bar: bool
+) -> Iterator[Callable[[int], object]]:
     """A function that shows on stderr how many lines are done, of a file with the whole number and the time left.
 
-    Nothing is shown beside translations on the same terminal, and between lines that the user types.
+    Nothing is shown beside translations on the same terminal, and between lines that the user types. Without a bar,
+    which the messages of worker processes would break, it is a line now and then.
     """
     is_typed = is_streamed or (source == STANDARD and sys.stdin.isatty())
     if is_typed or (output == STANDARD and sys.stdout is not None and sys.stdout.isatty()):
@@ -277,7 +281,7 @@ def show_line_count(source: Path, output: Path, *, is_streamed: bool) -> Iterato
     total = None
     with suppress(DataError):  # of a damaged file: its lines before the damage are translated first
         total = count_lines(source) if source.is_file() else None
-    with show_progress() as progress:
+    with show_progress() if has_bar else nullcontext(ProgressLines(time.monotonic)) as progress:
         yield lambda lines_done: progress("lines", lines_done, total)
 
 

@@ -205,7 +205,9 @@ def _open_entries(archive: Path) -> Iterator[Iterator[tuple[str, _OpenEntry]]]:
         return
     except DataError as error:  # of damage to what compresses the tar
         reason = error.message.rpartition(": ")[2]
-    except (tarfile.TarError, zipfile.BadZipFile, RuntimeError, *DECOMPRESSION_ERRORS) as error:
+    except (OSError, tarfile.TarError, zipfile.BadZipFile, RuntimeError, *DECOMPRESSION_ERRORS) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         reason = str(error) or type(error).__name__
     hint = "fetch it again, or unpack it with another program and name its two files by kind: text"
     raise DataError(f"{archive.name} cannot be unpacked: {reason}", where=str(archive), hint=hint)

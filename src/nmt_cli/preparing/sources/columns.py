@@ -17,7 +17,7 @@ from nmt_cli.recipe.section import PositiveInt
 
 Column: TypeAlias = PositiveInt | Annotated[str, Field(min_length=1)] | None
 
-GIVE_COLUMNS = "give the two columns, by number or by name: --columns"
+GIVE_COLUMNS = "give the two columns, by number or by name: --columns SOURCE,TARGET"
 # The name of a column or key that can be the code of a language, and pairs of names that stand for source and target.
 _CODE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
 _PAIRS_OF_NAMES = (("source", "target"), ("src", "tgt"))
@@ -82,7 +82,7 @@ def choose_columns(
     if source is None or target is None or source == target:
         message = f"{file.name} has {width_of(rows)} columns, and its first line does not call two by "
         message += f"{' and '.join(languages)}: {shown(rows[0])}"
-        raise DataError(message, where=f"{file}:1", hint=f"{GIVE_COLUMNS} 1,2")
+        raise DataError(message, where=f"{file}:1", hint=GIVE_COLUMNS)
     return Columns(source + 1, target + 1, has_names if settings.header is None else settings.header)
 
 
@@ -123,7 +123,7 @@ def _given_index(column: Column, names: Sequence[str], file: Path) -> int | None
         return None if column is None else column - 1
     if column not in names:
         message = f"the first line of {file.name} names no column {column}: it has {shown(names)}"
-        raise DataError(message, where=f"{file}:1", hint=f"{GIVE_COLUMNS} 1,2")
+        raise DataError(message, where=f"{file}:1", hint=GIVE_COLUMNS)
     return names.index(column)
 
 

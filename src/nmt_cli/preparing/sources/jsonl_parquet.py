@@ -135,7 +135,7 @@ def _choose_names(
     source, target = (name or default_name for name, default_name in zip(given, chosen, strict=True))
     if source == target and None in given:
         message = f"source and target of {file.name} are both {source}; it has {', '.join(present[:8])}"
-        raise DataError(message, where=str(file), hint=f"{GIVE_COLUMNS} SOURCE,TARGET")
+        raise DataError(message, where=str(file), hint=GIVE_COLUMNS)
     return source, target
 
 

@@ -28,6 +28,8 @@ DelimiterName: TypeAlias = Literal["comma", "semicolon", "tab"]
 
 _DELIMITERS: Mapping[DelimiterName, str] = {"tab": "\t", "semicolon": ";", "comma": ","}
 _QUOTED_CELL = re.compile(r'"[^"]*(?:""[^"]*)*"')
+# The same between two delimiters of any kind, or the ends of a line.
+_QUOTED_CELL_IN_LINE = re.compile(r'(^|[,;\t\r\n]) *"[^"]*(?:""[^"]*)*" *(?=[,;\t\r\n]|$)')
 _FIRST_ROWS = 200
 _MAX_LINES_PER_ROW = 100
 
@@ -40,13 +42,16 @@ class TsvSource(TableSource):
     def reader(self, file: Path, languages: tuple[str, str]) -> Callable[[], Iterator[Chunk]]:
         """The function that reads the two columns of a file."""
         _, lines = next(line_chunks(file))
-        if have_line_breaks(lines) or are_quoted(lines):
-            logger.info("%s: cells are quoted, and are read as in CSV", file.name)
+        if have_line_breaks(lines):
+            logger.info("%s: quoted cells have line breaks, and are read as in CSV", file.name)
             rows = csv_rows(lines, "\t")
             columns = choose_columns(rows, file=file, settings=self, languages=languages)
             return partial(read_csv, file, columns, delimiter="\t", width=width_of(rows), keep_unfinished=False)
-        rows = [[cell.strip('"') for cell in line.split("\t")] for line in lines]  # names may be quoted all the same
-        return partial(read_tsv, file, choose_columns(rows, file=file, settings=self, languages=languages))
+        rows = [[*map(unquote, line.split("\t"))] for line in lines]
+        columns = choose_columns(rows, file=file, settings=self, languages=languages)
+        if is_quoted := are_quoted(lines):
+            logger.info("%s: cells are quoted as in CSV, and the quotes are taken off", file.name)
+        return partial(read_tsv, file, columns, is_quoted=is_quoted)
 
 
 class CsvSource(TableSource):
@@ -71,8 +76,10 @@ class CsvSource(TableSource):
         return partial(read_csv, file, columns, delimiter=delimiter, width=width, keep_unfinished=keep_unfinished)
 
 
-def read_tsv(file: Path, columns: Columns) -> Iterator[Chunk]:
+def read_tsv(file: Path, columns: Columns, *, is_quoted: bool) -> Iterator[Chunk]:
     """The two columns of the lines below the header. A line with too few cells is malformed.
+
+    If the file `is_quoted`, cells that are quoted as in CSV lose their quotes, and any other quote stays.
 
     DataError if there is no tab, though a second column is asked for, or if quoted cells have line breaks.
     """
@@ -81,7 +88,7 @@ def read_tsv(file: Path, columns: Columns) -> Iterator[Chunk]:
     def describe_malformed(line: str) -> str:
         looked_for, number = f"columns {columns.source} and {columns.target} are looked for", line.count("\t") + 1
         found = f"that line has {number} column{'s' if number > 1 else ''}"
-        return f"{looked_for}, and {found}: mend the line, or give two columns that it has: --columns 1,2"
+        return f"{looked_for}, and {found}: mend the line, or give two columns that it has: --columns SOURCE,TARGET"
 
     for number, lines in line_chunks(file, skip=skip):
         if number == 1 + skip and needed > 1 and not any("\t" in line for line in lines):
@@ -96,6 +103,8 @@ def read_tsv(file: Path, columns: Columns) -> Iterator[Chunk]:
             raise DataError(message, where=f"{file}:{number}", hint=hint)
         rows = (line.split("\t") for line in lines)
         pairs = [(row[source], row[target]) if len(row) >= needed else None for row in rows]
+        if is_quoted:
+            pairs = [pair and (unquote(pair[0]), unquote(pair[1])) for pair in pairs]
         yield record_chunk(lines, pairs, first_line=number, origin=file.name, describe=describe_malformed)
 
 
@@ -135,7 +144,7 @@ def read_csv(file: Path, columns: Columns, *, delimiter: str, width: int, keep_u
         raise empty_error(file, below_header=columns.has_header)
     if longest < needed:
         message = f"no row of {file.name} has a column {needed}: the longest has {longest}"
-        raise DataError(message, where=str(file), hint=f"{GIVE_COLUMNS} 1,2")
+        raise DataError(message, where=str(file), hint=GIVE_COLUMNS)
 
 
 def _numbered_rows(file: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
@@ -158,6 +167,11 @@ def _numbered_rows(file: Path, delimiter: str) -> Iterator[tuple[int, list[str]]
         message = f"a cell in line {start:,} of {file.name} is broken: {error}"
         hint = "put quotes around a cell that has a quote or a line break in it, and write such a quote twice"
         raise DataError(message, where=f"{file}:{start}", hint=hint) from None
+
+
+def unquote(cell: str) -> str:
+    """The text of a cell that is quoted as in CSV; any other cell unchanged."""
+    return cell[1:-1].replace('""', '"') if _QUOTED_CELL.fullmatch(cell) else cell
 
 
 def are_quoted(lines: Sequence[str]) -> bool:
@@ -203,11 +217,13 @@ def have_line_breaks(lines: Sequence[str]) -> bool:
 def find_delimiter(lines: Sequence[str]) -> str | None:
     """The delimiter with which most of the first lines have the same number of columns; None if there is none.
 
-    Among equal delimiters, two columns are preferred.
+    Among equal delimiters, two columns are preferred. Quoted cells are emptied first, so that delimiters inside them do
+    not count.
     """
+    rows = list(filter(None, re.split(r"[\r\n]", _QUOTED_CELL_IN_LINE.sub(r"\1x", "\n".join(lines)))))
     fits: dict[str, tuple[int, bool]] = {}
     for delimiter in _DELIMITERS.values():
-        for width, count in Counter(map(len, csv_rows(lines, delimiter))).most_common(1):
-            if width > 1:
-                fits[delimiter] = (count, width == 2)
+        width, count = Counter(row.count(delimiter) + 1 for row in rows).most_common(1)[0] if rows else (1, 0)
+        if width > 1:
+            fits[delimiter] = (count, width == 2)
     return max(fits, key=lambda delimiter: fits[delimiter], default=None)

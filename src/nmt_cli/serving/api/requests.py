@@ -98,11 +98,9 @@ def wrong_field_error(error: RequestValidationError) -> RequestError:
     first = error.errors()[0]
     name = shorten(str(first["loc"][1])) if len(first["loc"]) > 1 else "request"
     match first["type"]:
-        case "missing":
+        case "missing" | "string_pattern_mismatch" | "string_too_short":  # or blank
             reason = f"missing {name} parameter"
             hint = f"give {name}; the page at /docs has the parameters of each call"
-        case "string_pattern_mismatch" | "string_too_short":
-            reason, hint = f"{name} is blank", f"give {name}"
         case "extra_forbidden":
             reason, hint = f"there is no {name}", "leave it out; the page at /docs has the parameters of each call"
         case _:
