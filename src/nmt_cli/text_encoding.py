@@ -113,8 +113,10 @@ def check_uncompressed(beginning: bytes, *, name: str) -> None:
     for compression in COMPRESSIONS:
         if re.match(compression.magic, beginning):
             message = f"{Path(name).name} is compressed by {compression.program}, not text"
-            file = "FILE" if name == STDIN else quote(name)
-            raise DataError(message, where=name, hint=f"uncompress it first: {compression.decompressor} {file} > NEW")
+            hint = f"uncompress it first: {compression.decompressor} {quote(name)} > NEW"
+            if name == STDIN:
+                hint = f"give it as a file, or uncompress it first: {compression.decompressor} FILE"
+            raise DataError(message, where=name, hint=hint)
 
 
 def not_utf8_error(error: UnicodeDecodeError, *, name: str, number: int) -> DataError:
@@ -122,7 +124,8 @@ def not_utf8_error(error: UnicodeDecodeError, *, name: str, number: int) -> Data
     where, file = f"{name}:{number}", _file_called(name)
     message = f"line {number} is not UTF-8: it has the byte 0x{error.object[error.start]:02x}"
     hint = latin1_hint([file] if file and file.is_file() else [])
-    not_text = _not_text_error(error.object.decode("latin-1"), name=name, where=where)
+    line = error.object[: error.start].rpartition(b"\n")[2] + error.object[error.start :].partition(b"\n")[0]
+    not_text = _not_text_error(line.decode("latin-1"), name=name, where=where)
     return not_text or DataError(message, where=where, hint=hint)
 
 
@@ -138,7 +141,7 @@ def latin1_hint(files: Sequence[Path]) -> str:
     has to write the encoding.
     """
     files = files[:_FILES_SHOWN]
-    # Windows-1252 has all letters of Latin-1, and quotes and dashes in place of Latin-1's control characters.
+    # Windows-1252 has all letters of Latin-1. It has quotes and dashes where Latin-1 has control characters.
     reason, command = "if the text is Latin-1 or Windows-1252", "iconv -f WINDOWS-1252 -t UTF-8"
     if any(map(_has_mixed_encodings, files)):
         reason = "mixed encodings: some lines are UTF-8, and others not; convert only those"

@@ -203,7 +203,9 @@ def _open_entries(archive: Path) -> Iterator[Iterator[tuple[str, _OpenEntry]]]:
             with open_bytes(archive, in_utf8=False) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
                 yield ((info.name, partial(tar.extractfile, info)) for info in tar if info.isfile())
         return
-    except DataError as error:  # of damage to what compresses the tar
+    except DataError as error:
+        if error.where != str(archive):  # not of damage to what compresses the tar
+            raise
         reason = error.message.rpartition(": ")[2]
     except (OSError, tarfile.TarError, zipfile.BadZipFile, RuntimeError, *DECOMPRESSION_ERRORS) as error:
         if isinstance(error, OSError) and error.errno is not None:

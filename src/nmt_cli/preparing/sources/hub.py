@@ -19,6 +19,7 @@ from nmt_cli.errors import DataError, first_line
 from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, Source
 from nmt_cli.preparing.sources.jsonl_parquet import (
     datasets_tables,
+    parquet_rows,
     parquet_tables,
     read_table,
     translation_columns,
@@ -79,12 +80,12 @@ class HubSource(Source):
                 name = f"hf://datasets/{self.repository}@{commit}/{path}"
                 with self._hub_errors():
                     file = hub.download(self.repository, path, repo_type="dataset", revision=commit, progress=progress)
-            read_parts = partial(datasets_tables, file, split.builder, split.options)
+            read_parts, counted = partial(datasets_tables, file, split.builder, split.options), None
             if split.builder == "parquet":
-                read_parts = partial(parquet_tables, file, columns)
+                read_parts, counted = partial(parquet_tables, file, columns), partial(parquet_rows, file)
             origin = f"{self.repository}/{file.name}"
             read = partial(read_table, file, columns, read_parts, origin=origin)
-            yield LocalPairs([(name, file)], origin, self.weight, read)
+            yield LocalPairs([(name, file)], origin, self.weight, read, counted=counted)
 
     def _directory(self, context: CorpusContext) -> Path:
         directory = context.folder / self.repository

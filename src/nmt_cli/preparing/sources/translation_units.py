@@ -6,6 +6,7 @@ import logging
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypeAlias
@@ -15,7 +16,7 @@ from pydantic import Field
 from nmt_cli.errors import DataError
 from nmt_cli.languages import match_code
 from nmt_cli.preparing.chunks import Chunk, UnitPair, unit_chunks
-from nmt_cli.preparing.sources.base import OneFileSource
+from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, OneFileSource
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,10 @@ class UnitsSource(OneFileSource):
     def units(self, file: Path) -> Iterator[Unit]:
         """The units in order. DataError if the file is not of this format."""
 
+    def local_pairs(self, file: Path, name: str, context: CorpusContext) -> LocalPairs:
+        """The pairs of a file; its units are counted, because only the reading for the data names its languages."""
+        return replace(super().local_pairs(file, name, context), counted=partial(self.units, file))
+
     def reader(self, file: Path, languages: tuple[str, str]) -> Callable[[], Iterator[Chunk]]:
         """The function that reads the two languages of a file."""
         return partial(self._read, file, languages)
@@ -75,13 +80,15 @@ class UnitsSource(OneFileSource):
             taken[1][codes[target]] += 1
             return UnitPair(unit.line, src, tgt, date=unit.date)
 
-        yield from unit_chunks(map(pair_of, self.units(file)), origin=file.name)
-        log_unfinished(file, num_unfinished)
+        try:
+            yield from unit_chunks(map(pair_of, self.units(file)), origin=file.name)
+        finally:  # with a limit, the rest of the file is not read
+            log_unfinished(file, num_unfinished)
+            matches = [_description(*match) for match in zip(languages, taken, strict=True)]
+            if any(matches):
+                logger.info("%s: %s", file.name, ", ".join(filter(None, matches)))
         if not taken[0]:
             raise _no_pairs_error(file, languages, unpaired, num_unfinished=num_unfinished)
-        matches = [_description(*match) for match in zip(languages, taken, strict=True)]
-        if any(matches):
-            logger.info("%s: %s", file.name, ", ".join(filter(None, matches)))
 
 
 def _description(wanted: str, taken: Counter[str]) -> str:
