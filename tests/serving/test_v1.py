@@ -116,6 +116,7 @@ def test_words_that_may_come_next_differ_and_the_best_is_first(server: Server, t
     assert 1 < len(set(words)) == len(words) <= 10
     assert [one["score"] for one in found] == sorted((one["score"] for one in found), reverse=True)
     for one in found:
+        assert one["score"] == round(one["score"], 6)
         assert one["text"].split()[:3] == ["am", "alten", one["word"]]
         (again,) = translator.translate(["the old sea"], prefixes=[f"am alten {one['word']}"])
         assert one["score"] <= again.score + 1e-4
@@ -134,6 +135,7 @@ def test_words_that_may_come_next_differ_and_the_best_is_first(server: Server, t
         ("translate", {"target": "en"}, "target"),
         ("attention", {"translation": " "}, "translation"),
         ("words", {"text": " "}, "text"),
+        ("words", {"text": "\u200b"}, "text"),
     ],
 )
 def test_requests_that_make_no_sense_are_refused_by_their_field(

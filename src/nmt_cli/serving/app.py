@@ -167,14 +167,14 @@ class RequestMiddleware:
             await self._app(scope, receive, send_and_note_status)
         except ClientGone:
             await Response(status_code=_STATUS_CLIENT_GONE)(scope, receive, send_and_note_status)
-        except Exception as error:
-            refusal = _refusal(error, path=scope["path"])
-            if "route" not in scope:  # other messages may hold words of a text
+        except Exception as error:  # also an unexpected one has an answer in the form of its API
+            refusal, has_begun = _refusal(error, path=scope["path"]), status != _STATUS_CLIENT_GONE
+            if "route" not in scope or isinstance(error, HTTPException):  # others may hold words of a text
                 reason = refusal.message
-            if status == _STATUS_CLIENT_GONE:
+            if not has_begun:
                 response = _error_response(refusal, path=scope["path"], headers=getattr(error, "headers", None))
                 await response(scope, receive, send_and_note_status)
-            if refusal.status == 500:
+            if has_begun or refusal.status == 500:
                 status = 500
                 raise  # uvicorn logs it
         finally:

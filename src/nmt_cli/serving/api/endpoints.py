@@ -10,13 +10,14 @@ from fastapi import Request, Response, Security
 from fastapi.datastructures import QueryParams
 from fastapi.routing import APIRoute
 from fastapi.security import APIKeyHeader, HTTPBearer
-from pydantic import BaseModel, Field
-from pydantic_core import to_json
+from pydantic import AfterValidator, BaseModel, Field
+from pydantic_core import PydanticCustomError, to_json
 
 from nmt_cli.languages import language_name
 from nmt_cli.serving.api.requests import read_fields, read_json_fields
 from nmt_cli.serving.keys import KeyOwner
 from nmt_cli.serving.service import Service
+from nmt_cli.tokenization.tokenizer import is_blank
 
 # They only describe the key in the OpenAPI document: `ApiKeys.authenticate` reads it.
 _BEARER = Security(HTTPBearer(scheme_name="bearer", auto_error=False))
@@ -27,7 +28,15 @@ _DEEPL_KEY = Security(
 _JSON_TYPE = (b"content-type", b"application/json")
 
 
-NotBlank = Annotated[str, Field(pattern=r"[^\s\x00-\x1f\x7f-\x9f]")]
+def _check_not_blank(text: str) -> str:
+    if is_blank(text):
+        raise PydanticCustomError("missing", "it is blank")
+    return text
+
+
+NotBlank = Annotated[
+    str, AfterValidator(_check_not_blank), Field(json_schema_extra={"pattern": r"[^\s\x00-\x1f\x7f-\x9f]"})
+]
 """Text that may not be blank."""
 
 

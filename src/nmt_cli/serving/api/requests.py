@@ -98,7 +98,7 @@ def wrong_field_error(error: RequestValidationError) -> RequestError:
     first = error.errors()[0]
     name = shorten(str(first["loc"][1])) if len(first["loc"]) > 1 else "request"
     match first["type"]:
-        case "missing" | "string_pattern_mismatch" | "string_too_short":  # or blank
+        case "missing" | "string_too_short":  # or blank
             reason = f"missing {name} parameter"
             hint = f"give {name}; the page at /docs has the parameters of each call"
         case "extra_forbidden":

@@ -188,7 +188,8 @@ async def next_words(fields: NextWordsRequest, call: _Keyed) -> Response:
         num_words, beam = call.service.limits.alternatives + 1, model.config.recipe.decoding.beam
         task = NextWordsTask(" ".join(fields.prefix.split()), num_words, beam)
         with watch_caller(call.request) as caller:
-            return json_response(await call.service.ask_about_words(fields.text, task, model, caller=caller))
+            answer = await call.service.ask_about_words(fields.text, task, model, caller=caller)
+            return json_response(NextWordsAnswer.model_validate(answer))
 
 
 @router.post("/v1/attention", response_model=AttentionAnswer)
