@@ -194,6 +194,21 @@ def test_all_ranks_end_with_one_and_one_message_tells_why(
     assert "lost the connection" not in stderr
 
 
+def test_an_error_of_one_rank_in_a_shared_validation_ends_both(prepared: PreparedData, tmp_path: Path) -> None:
+    fault = """
+if RANK == "1":
+    from nmt_cli.errors import DeviceError
+    from nmt_cli.training import validation
+    def fail(*arguments, **options):
+        raise DeviceError("no memory is left", hint="end other programs")
+    validation._losses = fail
+"""
+    process = start(LAUNCHED, prepared, tmp_path, f"training.updates={UPDATES}", fault=fault)
+    _, stderr = process.communicate()
+    assert process.returncode == 6, stderr
+    assert stderr.count("no memory is left") == stderr.count("error:") == 1, stderr
+
+
 def test_an_error_of_all_ranks_is_told_once_under_torchrun_too(prepared: PreparedData, tmp_path: Path) -> None:
     process = start(TORCHRUN, prepared, tmp_path, "training.updatse=5")
     _, stderr = process.communicate()

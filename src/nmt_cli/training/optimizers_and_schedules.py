@@ -57,7 +57,7 @@ class Optimizer:
     """
 
     def __init__(self, weights: MasterWeights, config: AdamConfig | AdamWConfig, *, ema: float | None) -> None:
-        self._weights, self._ema = weights, ema
+        self._weights, self._max_decay = weights, ema or 0.0
         vectors = {name: torch.zeros_like(weights.values) for name in _MOMENTS}
         decay = config.weight_decay if isinstance(config, AdamWConfig) else 0.0
         groups: list[dict[str, Any]] = []
@@ -90,9 +90,9 @@ class Optimizer:
         for group in self._adam.param_groups:
             group["lr"] = learning_rate
         self._adam.step()
-        if self.average is not None and self._ema is not None:
+        if self.average is not None:
             self._num_applied += 1 - skip
-            decay = ((1 + self._num_applied) / (10 + self._num_applied)).clamp(max=self._ema)
+            decay = ((1 + self._num_applied) / (10 + self._num_applied)).clamp(max=self._max_decay)
             self.average.lerp_(self._weights.values, (1 - decay) * (1 - skip))
 
     def load(self, state: Mapping[str, Tensor], *, num_applied: int) -> None:

@@ -139,7 +139,7 @@ class Validator:
             own = [batches[number] for number in numbers]
             return _losses(self._updater.model, self._pairs, own, smoothing=smoothing, device=self._device, beat=beat)
 
-        return _mean_losses(self._shared(share, len(batches)), self._pairs, usable)
+        return _mean_losses(self._shared(share, count=len(batches)), self._pairs, usable)
 
     def _measure_bleu(self, beat: Callable[[], None], *, limit: int | None) -> tuple[ScoreReport, tuple[Sample, ...]]:
         longest = self._recipe.model.max_positions - 1
@@ -171,7 +171,7 @@ class Validator:
             return found
 
         translations: list[list[int]] = [[] for _ in sources]
-        for batch, found in zip(batches, self._shared(share, len(batches)), strict=True):
+        for batch, found in zip(batches, self._shared(share, count=len(batches)), strict=True):
             for index, ids in zip(batch, found, strict=True):
                 translations[index] = ids
         if self._device.type == "cuda":
@@ -182,18 +182,17 @@ class Validator:
                 torch.cuda.empty_cache()
         return translations
 
-    def _shared(self, share: Callable[[range], list[T]], number: int) -> list[T]:
-        """The results for all numbers below `number`: each rank computes its share, and all ranks get the whole."""
-        ranks, results = self._ranks, dict[int, T]()
+    def _shared(self, share: Callable[[range], list[T]], *, count: int) -> list[T]:
+        """The results for the numbers from 0 to `count`: each rank computes its share, and all ranks get the whole."""
+        size = self._ranks.size
         try:
-            own: list[T] | None = share(range(ranks.rank, number, ranks.size))
+            own: list[T] | None = share(range(self._ranks.rank, count, size))
         except StopAsked:
             own = None
-        for rank, part in enumerate(ranks.gather(own)):
-            if part is None:
-                raise StopAsked
-            results.update(zip(range(rank, number, ranks.size), part, strict=True))
-        return [results[index] for index in range(number)]
+        parts = [part for part in self._ranks.gather(own) if part is not None]
+        if len(parts) < size:
+            raise StopAsked
+        return [parts[number % size][number // size] for number in range(count)]
 
 
 def measure_average(run: Run, weights: Mapping[str, Tensor], *, single: Path) -> AverageLosses:
@@ -247,13 +246,12 @@ def _losses(
 ) -> list[tuple[float, float]]:
     """The sums of the smoothed loss and of the NLL over the target tokens of each batch."""
     model.eval()
-    sums = torch.zeros(len(batches), 2, device=device)
-    for row, indices in zip(sums, batches, strict=True):
-        row += plain_loss(
-            model, smoothing, make_batch(pairs.rows(indices), pairs, device=device, shape=None, pinned=False)
-        ).stacked()
+    sums = []
+    for indices in batches:
+        batch = make_batch(pairs.rows(indices), pairs, device=device, shape=None, pinned=False)
+        sums.append(plain_loss(model, smoothing, batch).stacked())
         beat()
-    return [(smoothed, nll) for smoothed, nll in sums.tolist()]
+    return [(smoothed, nll) for smoothed, nll in torch.stack(sums).tolist()] if sums else []
 
 
 def _mean_losses(losses: Sequence[tuple[float, float]], pairs: TokenPairs, usable: Array) -> tuple[float, float]:
