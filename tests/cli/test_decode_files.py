@@ -340,6 +340,8 @@ def test_a_file_of_any_system_has_its_lines(tmp_path: Path, end: str) -> None:
             assert [line for block in found for line in block] == lines
         assert [line for block in blocks([text.encode()]) for line in block] == lines
         assert count_lines(tmp_path / "my.txt") == 4
+        byte_by_byte = [bytes([byte]) for byte in text.encode()]
+        assert [line for block in blocks(byte_by_byte) for line in block] == lines
 
 
 def test_a_line_that_is_not_utf8_is_named_after_those_before_it() -> None:
@@ -359,7 +361,7 @@ def test_compressed_bytes_are_called_so() -> None:
     data = gzip.compress(b"one\ntwo\n", mtime=0)
     with pytest.raises(DataError, match=r"(?m)^stdin is compressed by gzip, not text$") as error:
         list(blocks([data]))
-    assert error.value.hint == "uncompress it first: zcat FILE > NEW"
+    assert error.value.hint == "give it as a file, or uncompress it first: zcat FILE"
     with pytest.raises(DataError, match=r"^stdin is not text"):
         list(blocks([b"one\n" + data]))
 

@@ -1,4 +1,4 @@
-"""Search in fixed shapes against the search that it stands for, with repeated calls in place of a CUDA graph."""
+"""The search in fixed shapes finds what the plain search finds. Repeated calls stand in for a CUDA graph."""
 
 from __future__ import annotations
 

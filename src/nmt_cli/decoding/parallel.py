@@ -107,8 +107,8 @@ def parallel_translator(
     """A function that maps blocks to their translations, in order, with one process per job.
 
     A single job runs in this process. Processes start when there are blocks for them. They end with the `with` block,
-    and when this process ends. Their errors are raised here; DataError if one is killed. What cannot be read is told
-    when all blocks before it are translated.
+    and when this process ends. Their errors are raised here; DataError if one is killed. An error of
+    reading comes after the translations of all blocks before it.
     """
     with worker_pool(jobs, hint=FEWER_WORKERS_HINT) as run:
 

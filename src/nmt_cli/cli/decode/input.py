@@ -181,13 +181,19 @@ def count_lines(path: Path) -> int:
 
 
 def _with_line_feeds(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The chunks; if the first one has line ends of old Macs only (CR), with line feeds in their place."""
-    has_carriage_returns = None
+    """The chunks; if the first line ends as on old Macs (CR), with line feeds in place of all carriage returns."""
+    beginning, has_carriage_returns = bytearray(), None
     for chunk in chunks:
         if has_carriage_returns is None:
-            # At the end of the chunk, it may be half of CR LF.
-            has_carriage_returns = b"\n" not in chunk and b"\r" in chunk[:-1]
+            # At the end, CR may be half of CR LF.
+            is_ended = b"\n" in chunk or b"\r" in (beginning[-1:] + chunk)[:-1]
+            beginning += chunk
+            if not is_ended:
+                continue
+            chunk, has_carriage_returns = bytes(beginning), b"\n" not in chunk
         yield chunk.replace(b"\r", b"\n") if has_carriage_returns else chunk
+    if has_carriage_returns is None and beginning:
+        yield bytes(beginning)
 
 
 class _BlockDecoder:

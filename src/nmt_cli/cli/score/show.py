@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nmt_cli.scoring.significance import PairedTestResult, ResampledScore, Spread
 
 _INTERVAL = "95 %"  # the column of confidence intervals
-# A table has those of the columns in which a row has a cell.
+# A table leaves out the columns that are empty.
 _COLUMNS = ("metric", "system", "baseline", "score", "mean", _INTERVAL, "difference", "p", "signature")
 
 logger = logging.getLogger(__name__)
