@@ -134,6 +134,12 @@ def files_not_utf8(files: Iterable[Path]) -> list[Path]:
     return [file for file in files if _count_beside_ascii(file)[1]]
 
 
+def files_in_other_encodings(files: Iterable[Path]) -> list[Path]:
+    """The files, compressed or not, in which more lines beside ASCII are wrong than are UTF-8."""
+    counts = ((file, *_count_beside_ascii(file)) for file in files)
+    return [file for file, num_good, num_wrong in counts if num_wrong > num_good]
+
+
 def latin1_hint(files: Sequence[Path]) -> str:
     """The fix that converts files of Latin-1 or Windows-1252; it has the commands of the first few files, or of FILE.
 

@@ -281,17 +281,19 @@ def test_a_rule_that_drops_an_unusual_share_is_told(raw: Pairs, tmp_path: Path) 
     assert warnings_of(tmp_path, train=[*long[:30], *raw[60:400]], valid=raw[900:]) == []
 
 
-def test_some_pairs_of_latin1_and_most_pairs_dropped_are_told_with_what_to_do(raw: Pairs, tmp_path: Path) -> None:
+def test_text_with_some_lines_in_latin1_and_none_beside_ascii_in_utf8_is_refused(raw: Pairs, tmp_path: Path) -> None:
     plain = [pair for pair in raw if pair[1].isascii()]
-    latin = [pair for pair in raw if not pair[1].isascii()][: len(plain) // 2]
+    latin = [pair for pair in raw if not pair[1].isascii()][: len(plain) // 10]
     located = corpus_of_pairs(tmp_path, train=[*plain, *latin], valid=raw[:100])
     wrong = windows_1252(tmp_path, "train.de", [tgt for _, tgt in [*plain, *latin]])
-    (warning,) = run(located, tmp_path / "data").report["warnings"]
-    convert = f"iconv -f WINDOWS-1252 -t UTF-8 < {tmp_path}/train.de > {tmp_path}/utf8-train.de"
-    assert warning == (
-        f"{len(wrong):,} of {len(plain) + len(latin):,} training pairs are dropped for invalid UTF-8, first at "
-        f"train.de:{len(plain) + 1}: if the text is Latin-1 or Windows-1252: {convert}"
+    error = refusal(lambda: run(located, tmp_path / "data"))
+    assert error.message == (
+        f"train.de is not UTF-8: {len(wrong):,} of {len(plain) + len(latin):,} pairs cannot be read"
     )
+    assert error.where == f"train.de:{len(plain) + 1}"
+
+
+def test_most_pairs_dropped_as_duplicates_are_told_with_what_to_do(raw: Pairs, tmp_path: Path) -> None:
     repeated = [*raw[:300], *raw[:300], *raw[:300]]
     (warning,) = warnings_of(tmp_path, train=repeated, valid=raw[900:])
     assert warning.startswith("600 of 900 training pairs are dropped for duplicate, first at train.en:301: ")

@@ -26,7 +26,14 @@ from nmt_cli.preparing.cleaning.rules import (
 from nmt_cli.preparing.corpus import CleaningConfig
 from nmt_cli.preparing.shards import CleanShard
 from nmt_cli.preparing.sources.base import LocalPairs
-from nmt_cli.text_encoding import DECODE_TWICE, DOUBLE_ENCODED, conversion, files_not_utf8, latin1_hint
+from nmt_cli.text_encoding import (
+    DECODE_TWICE,
+    DOUBLE_ENCODED,
+    conversion,
+    files_in_other_encodings,
+    files_not_utf8,
+    latin1_hint,
+)
 
 _MAX_DROPPED = 0.5
 _MAX_DROPPED_BY_RULE = 0.1
@@ -86,11 +93,11 @@ def count_as_dropped(indices: NDArray[np.int64], reason: str, shard: CleanShard,
 
 
 def check_encodings(by_source: Sequence[SourceCounts]) -> None:
-    """Raise DataError if more than half of the pairs of a source are lost because its files are not UTF-8."""
+    """Raise DataError if pairs of a source are lost because a file of it is in another encoding than UTF-8."""
     for source in by_source:
         dropped, num_read = source.counts.dropped[NOT_UTF8], source.counts.read
         # There is no such file if JSON holds half characters.
-        if dropped.count > _MAX_DROPPED * num_read and (files := files_not_utf8(source.files)):
+        if dropped.count > _LIMITS[NOT_UTF8] * num_read and (files := files_in_other_encodings(source.files)):
             names = " and ".join(file.name for file in files)
             raise DataError(
                 f"{names} {'is' if len(files) == 1 else 'are'} not UTF-8: {dropped.count:,} of {num_read:,} pairs "
