@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmt_cli.decoding.batching import plan_batches, plan_for_workers
+from nmt_cli.decoding.batching import Batches, plan_batches, plan_for_workers
 from nmt_cli.decoding.search import active_search
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
 from nmt_cli.decoding.search.searcher import Searcher
@@ -112,8 +112,24 @@ def test_batches_shrink_where_memory_does_not_suffice(
     assert_same(search_in_batches(model, rows, config=config), expected)
     # Ten sentences are tried once, five once; after that no batch is so large.
     assert sorted(tried, reverse=True)[:3] == [10, 5, 2]
-    told = "out of memory with {} sentences at once: batches are half as large from here on; nothing is lost"
+    told = "out of memory with {} sentences at once: batches are half as large for a while; nothing is lost"
     assert caplog.messages == [told.format(number) for number in (10, 5)]
+
+
+def test_batches_grow_again_after_a_lack_of_memory() -> None:
+    tried: list[int] = []
+
+    def work(batch: list[int]) -> list[int]:
+        tried.append(len(batch))
+        if len(tried) == 1:  # another program has the memory now
+            raise MemoryError
+        return batch
+
+    batches, items = Batches(CPU), list(range(10))
+    for _ in range(100):
+        assert batches.map(work, items, [1] * len(items), config=decoding(beam=1, batch_tokens=20), empty=-1) == items
+    assert tried[:3] == [10, 5, 5]
+    assert tried[-1] == 10
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import partial
@@ -27,16 +26,18 @@ logger = logging.getLogger(__name__)
 _BISECTION_PRECISION = 1 / 64
 # The cost of a step, in sentences: 19 with a beam of 4, 35 in greedy search (docs/design/cpu-search.md#batches).
 _STEP_COST = 24
+# After memory ran out, batches grow by this share at each call: other programs may have freed some.
+_GROWTH = 1 / 64
 # Smaller batches are taken if they need less than this share of the estimated time of the largest batches.
 _MAX_TIME_RATIO = 0.95
 
 
 class Batches:
-    """Work on one device in batches of similar length, which become smaller if memory runs out."""
+    """Work on one device in batches of similar length, which become smaller for a while if memory runs out."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._max_tokens_that_fit = sys.maxsize  # padded tokens of a batch; less after memory has run out
+        self._max_tokens_that_fit = math.inf  # padded tokens of a batch; less after memory has run out
 
     def map(
         self,
@@ -52,6 +53,7 @@ class Batches:
         Threads share the CPUs; each takes one batch after another. Whole batches in parallel keep CPUs busier than
         parallel operations, whose threads wait for each other.
         """
+        self._max_tokens_that_fit *= 1 + _GROWTH
         threads = torch.get_num_threads() if self._device.type == "cpu" else 1
         # Each source sentence has several hypotheses.
         max_tokens = config.batch_tokens // config.num_candidates
@@ -95,9 +97,9 @@ class Batches:
             if len(batch) == 1:
                 raise self._too_long_error(longest, config=config)
             # Another thread may have set a smaller maximum in the meantime.
-            self._max_tokens_that_fit = min(num_tokens // 2, self._max_tokens_that_fit)
+            self._max_tokens_that_fit = min(num_tokens / 2, self._max_tokens_that_fit)
             logger.warning(
-                "out of memory with %d sentences at once: batches are half as large from here on; nothing is lost",
+                "out of memory with %d sentences at once: batches are half as large for a while; nothing is lost",
                 len(batch),
             )
         middle = (len(batch) + 1) // 2
