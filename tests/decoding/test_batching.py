@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -58,6 +59,25 @@ def test_groups_of_slots_and_rare_checks_change_nothing(width: int, monkeypatch:
     monkeypatch.setattr(decoder_cache, "_shape_multiple_of", lambda x: 16)
     monkeypatch.setattr(active_search, "STEPS_BETWEEN_CHECKS", {"cpu": 3})
     assert_same(search([model], sources, config=config, nbest=width), expected)
+
+
+def test_threads_for_batches_leave_other_threads_their_number_of_threads() -> None:
+    """A thread keeps the number that torch has when the thread first uses it."""
+    seen: list[int] = []
+
+    def work(batch: list[int]) -> list[int]:
+        other = Thread(target=lambda: seen.append(torch.get_num_threads()))
+        other.start()
+        other.join()
+        return batch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        Batches(CPU).map(work, list(range(10)), [1] * 10, config=decoding(beam=1, batch_tokens=10), empty=-1)
+        assert seen == [2, 2]
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_after_an_error_no_thread_begins_another_batch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import partial
 from heapq import heapreplace
 from itertools import chain
+from threading import Barrier
 from typing import TypeVar
 
 import torch
@@ -63,13 +64,16 @@ class Batches:
         if workers <= 1:
             results = list(map(run, batches))
         else:
-            pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads // workers,))
+            all_threads = Barrier(workers + 1)
+            pool = ThreadPoolExecutor(workers, initializer=_begin_thread, initargs=(threads // workers, all_threads))
             futures = [pool.submit(run, batch) for batch in batches]
+            all_threads.wait()
+            torch.set_num_threads(threads)  # what torch gives to threads that use it for the first time
+            all_threads.wait()
             try:
                 wait(futures, return_when=FIRST_EXCEPTION)
             finally:
                 pool.shutdown(cancel_futures=True)  # after an error no thread begins another batch
-                torch.set_num_threads(threads)
             results = [future.result() for future in futures]
         by_index = dict(zip(chain(*batches), chain(*results), strict=True))
         return [by_index.get(index, empty) for index in range(len(items))]
@@ -115,6 +119,14 @@ class Batches:
             setting="beam" if config.samples == 0 else "samples",
             hint=f"take {', or '.join([*remedies, 'a machine with more memory'])}",
         )
+
+
+def _begin_thread(num_threads: int, all_threads: Barrier) -> None:
+    """Let torch share the work of this thread among `num_threads`, while no thread of the pool works."""
+    torch.set_num_threads(num_threads)
+    torch.get_num_threads()  # without it, torch would set the number at the first work, to that of the process
+    all_threads.wait()
+    all_threads.wait()
 
 
 def plan_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:
