@@ -79,7 +79,7 @@ def test_kills_at_random_moments_change_no_bit_of_the_end(
     assert open_run(run).validations() == open_run(whole).validations()
     weights = "model/model.safetensors"
     assert (run / weights).read_bytes() == (whole / weights).read_bytes()
-    assert not list(run.rglob(".*"))
+    assert {path.name for path in run.rglob(".*")} <= {".lock"}  # of the sampling, which any process may take
     tell(f"checkpoints {checkpoints(run)[0]:,} to {checkpoints(run)[-1]:,} and the model: bitwise equal")
 
 
