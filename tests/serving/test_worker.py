@@ -16,7 +16,7 @@ from nmt_cli import processes
 from nmt_cli.api import Translator
 from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.manifest import model_digest
-from nmt_cli.decoding.attention import attention_between_words
+from nmt_cli.decoding.attention_maps import attention_between_words
 from nmt_cli.decoding.translation import Translation
 from nmt_cli.decoding.translator import LineTranslator
 from nmt_cli.errors import DataError, DeviceError, ModelError, NmtError, UsageError

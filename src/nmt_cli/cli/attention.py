@@ -16,7 +16,7 @@ from nmt_cli.errors import DataError, UsageError
 from nmt_cli.text_encoding import check_characters
 
 if TYPE_CHECKING:
-    from nmt_cli.decoding.attention import AttentionMap
+    from nmt_cli.decoding.attention_maps import AttentionMap
     from nmt_cli.model.teacher_forcing import AttentionPart
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ def attention(
         typer.Option(metavar="cross|encoder|decoder", help="cross: from the translation to the source."),
     ] = "cross",
     layer: Annotated[
-        int | None, typer.Option("--layer", "-l", metavar="N", help="A single layer, from 1; else all of them.")
+        int | None, typer.Option("--layer", metavar="N", help="A single layer, from 1; else all of them.")
     ] = None,
     head: Annotated[
         str, typer.Option("--head", metavar="N|mean|all", help="A single head, from 1, the mean of them, or each.")
@@ -112,7 +112,7 @@ def _attention_map(
 ) -> AttentionMap:
     import torch
 
-    from nmt_cli.decoding.attention import attention_between_pieces, attention_between_words
+    from nmt_cli.decoding.attention_maps import attention_between_pieces, attention_between_words
     from nmt_cli.decoding.torch_engine import TorchEngine
     from nmt_cli.decoding.translator import LineTranslator
 

@@ -13,7 +13,7 @@ import torch
 
 from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.model_directory import LoadedModel
-from nmt_cli.decoding.attention import align
+from nmt_cli.decoding.attention_maps import align
 from nmt_cli.decoding.batching import Batches
 from nmt_cli.decoding.search.cuda import searcher_for
 from nmt_cli.decoding.search.hypotheses import EMPTY_HYPOTHESIS, Details, Hypothesis, SourceSentence

@@ -161,7 +161,7 @@ class WorkerModel:
 
     def _find_attention(self, source: str, target: str) -> dict[str, Any]:
         """The map as text: it is large, and the server only hands it on."""
-        from nmt_cli.decoding.attention import attention_between_words
+        from nmt_cli.decoding.attention_maps import attention_between_words
 
         loaded, device = self._as_torch_model()
         self._check_fits_model("text", source, loaded.source)

@@ -17,7 +17,7 @@ from nmt_cli import files
 from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.manifest import MANIFEST, verify_files, write_manifest
 from nmt_cli.artifacts.model_directory import LoadedModel
-from nmt_cli.decoding.attention import alignment_layer
+from nmt_cli.decoding.attention_maps import alignment_layer
 from nmt_cli.errors import ModelError, NmtError, UsageError, package_error
 from nmt_cli.model.layers import CrossAttention, DecoderLayer, EncoderLayer, FeedForward, Residual, SelfAttention
 from nmt_cli.model.transformer import Transformer

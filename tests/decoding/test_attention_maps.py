@@ -16,7 +16,7 @@ import torch
 from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.cli.attention import attention
-from nmt_cli.decoding.attention import AttentionMap, attention_between_pieces, attention_between_words
+from nmt_cli.decoding.attention_maps import AttentionMap, attention_between_pieces, attention_between_words
 from nmt_cli.decoding.translator import LineTranslator
 from nmt_cli.errors import DataError, NmtError, UsageError
 from nmt_cli.model.layers import CrossAttention, SelfAttention
