@@ -204,7 +204,7 @@ def test_a_prefix_without_files_is_answered_with_what_there_is(
         ("my", "my is a folder", "name a file in it, or the beginning of two: my/train for train.en"),
         (
             "a.txt",
-            "a.txt has none of the endings .tsv, .csv, .tmx, ",
+            "a.txt has none of the endings .csv, .jsonl, ",
             "give two files with a sentence per line, NAME.en and NAME.de, or a table NAME.tsv",
         ),
         ("a.tsv", "a.tsv is one file, not the beginning of two", "write kind: tsv, file: a.tsv"),

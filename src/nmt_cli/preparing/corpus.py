@@ -17,13 +17,15 @@ from nmt_cli.preparing.sources.base import (
     Source,
     Split,
     is_address,
+    kind_of_file,
+    name_of_kind,
     sources_in_yaml,
     without_query,
 )
 from nmt_cli.preparing.sources.hub import HubSource
 from nmt_cli.preparing.sources.jsonl_parquet import JsonlSource, ParquetSource
 from nmt_cli.preparing.sources.po import PoSource
-from nmt_cli.preparing.sources.text import TestsetSource, TextSource, kind_of_file
+from nmt_cli.preparing.sources.text import TestsetSource, TextSource
 from nmt_cli.preparing.sources.tmx_xliff import TmxSource, XliffSource
 from nmt_cli.preparing.sources.tsv_csv import CsvSource, TsvSource
 from nmt_cli.recipe.section import Name, NonNegativeInt, PositiveInt, Section, SettingError
@@ -267,4 +269,5 @@ def source_of(path: str) -> dict[str, str]:
     kind = kind_of_file(without_query(path))
     if kind is None:
         return {"kind": "text", "prefix": path}
-    return {"kind": kind, "url" if kind == "archive" and is_address(path) else "file": path}
+    place = "url" if kind is ArchiveSource and is_address(path) else "file"
+    return {"kind": name_of_kind(kind), place: path}

@@ -11,8 +11,8 @@ from typing import Any
 from nmt_cli.errors import RecipeError, UsageError
 from nmt_cli.languages import parse_languages
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus, source_of
-from nmt_cli.preparing.sources.base import Split
-from nmt_cli.preparing.sources.text import kind_of_file, split_code
+from nmt_cli.preparing.sources.base import Split, kind_of_file
+from nmt_cli.preparing.sources.text import split_code
 from nmt_cli.recipe.foreign_names import check_own_keys
 from nmt_cli.recipe.loading import find_yaml_file, parse_override
 from nmt_cli.recipe.mistakes import validate

@@ -6,7 +6,7 @@ import difflib
 import shutil
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -21,23 +21,19 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
 from nmt_cli.languages import match_code
 from nmt_cli.preparing.download import check_file
-from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, Markup, OneFileSource, Source, is_address
-from nmt_cli.preparing.sources.jsonl_parquet import JsonlSource, ParquetSource
-from nmt_cli.preparing.sources.po import PoSource
-from nmt_cli.preparing.sources.text import kind_of_file, local_text, split_code
-from nmt_cli.preparing.sources.tmx_xliff import TmxSource, XliffSource
-from nmt_cli.preparing.sources.tsv_csv import CsvSource, TsvSource
+from nmt_cli.preparing.sources.base import (
+    CorpusContext,
+    LocalPairs,
+    Markup,
+    OneFileSource,
+    Source,
+    is_address,
+    kind_of_file,
+    name_of_kind,
+)
+from nmt_cli.preparing.sources.text import local_text, split_code
 from nmt_cli.recipe.section import PositiveInt, SettingError
 
-_ONE_FILE_SOURCES: Mapping[str | None, type[OneFileSource]] = {
-    "tmx": TmxSource,
-    "xliff": XliffSource,
-    "tsv": TsvSource,
-    "csv": CsvSource,
-    "po": PoSource,
-    "jsonl": JsonlSource,
-    "parquet": ParquetSource,
-}
 _NAMES_SHOWN = 8
 _OpenEntry: TypeAlias = Callable[[], IO[bytes] | None]
 
@@ -46,6 +42,7 @@ class ArchiveSource(Source):
     """Two aligned text files in an archive: .tar, .tgz, .tar.gz, .tar.zst, .tar.bz2, .tar.xz or .zip."""
 
     places = ("file", "url", "bytes", "sha256")
+    endings = (".zip", ".tar", ".tgz")
     kind: Literal["archive"] = Field(description="two files of an archive")
     file: str | None = Field(None, description="path of the archive")
     url: str | None = Field(
@@ -99,9 +96,8 @@ class ArchiveSource(Source):
             files = unpack(archive, members)
         name = (self.file or self.url or "").rsplit("/", 1)[-1]
         names = [f"{name}:{member}" for member in members]
-        if kind := kind_of_file(files[0]):
-            reader = _ONE_FILE_SOURCES[kind]
-            source = reader.model_validate({"kind": kind, "file": str(files[0]), "weight": self.weight})
+        if kind := _kind_of_member(names[0]):
+            source = kind.model_validate({"kind": name_of_kind(kind), "file": str(files[0]), "weight": self.weight})
             yield source.local_pairs(files[0], names[0], context)
         else:
             yield local_text(self, (files[0], files[1]), names=names, markup=self.markup)
@@ -134,7 +130,13 @@ def _choices(names: Sequence[str], codes: tuple[str, str]) -> list[tuple[str, ..
         for family, (source, target) in zip(families.values(), pairs, strict=True)
         if source is not None and target is not None and source != target
     ]
-    return texts or [(name,) for name in names if kind_of_file(Path(name)) in _ONE_FILE_SOURCES]
+    return texts or [(name,) for name in names if _kind_of_member(name)]
+
+
+def _kind_of_member(name: str) -> type[OneFileSource] | None:
+    """The kind of source that reads a member with this name as a file of pairs; None for text and for archives."""
+    kind = kind_of_file(Path(name))
+    return kind if kind is not None and issubclass(kind, OneFileSource) else None
 
 
 def unpack(archive: Path, members: Sequence[str]) -> list[Path]:

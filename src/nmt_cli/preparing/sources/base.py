@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 import yaml
@@ -20,6 +20,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import Chunk
 from nmt_cli.preparing.download import download_file
 from nmt_cli.recipe.section import Section, SettingError
+from nmt_cli.text_encoding import decompressor_of
 
 LANGUAGE_CODE = r"^[A-Za-z][A-Za-z0-9_-]*$"
 LanguageCode: TypeAlias = Annotated[str, Field(pattern=LANGUAGE_CODE)]
@@ -97,11 +98,18 @@ class LocalPairs:
         return sum(1 for _ in islice(counted, most))
 
 
+KINDS_BY_ENDING: dict[str, type[Source]] = {}
+"""Each kind of source whose files are known by their endings."""
+
+
 class Source(Section):
     """Parallel text as a corpus file names it. Each kind of source is a subclass, with the keys that it takes."""
 
     places: ClassVar[tuple[str, ...]] = ()
     """The keys that say where the text is, and not how it is read."""
+
+    endings: ClassVar[tuple[str, ...]] = ()
+    """The endings by which the files of this kind are known."""
 
     kind: str
     weight: float = Field(
@@ -111,6 +119,10 @@ class Source(Section):
         allow_inf_nan=False,
         description="of training text: how often each kept pair is taken; 2: twice, 0.5: half of the pairs, sampled",
     )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        KINDS_BY_ENDING.update(dict.fromkeys(cls.endings, cls))
 
     @property
     def addresses(self) -> list[str]:
@@ -162,6 +174,22 @@ class OneFileSource(Source):
         """The pairs of one of the files; `name` is its name in records."""
         read = self.reader(file, context.codes)
         return LocalPairs([(name, file)], file.name, self.weight, read)
+
+
+def kind_of_file(file: Path) -> type[Source] | None:
+    """The kind of source that reads a file of pairs, by the ending of its name; None for any other file."""
+    return KINDS_BY_ENDING.get(Path(without_compression(file.name)).suffix.lower())
+
+
+def name_of_kind(kind: type[Source]) -> str:
+    """The name of a kind of source, as corpus files have it."""
+    name: str = get_args(kind.model_fields["kind"].annotation)[0]
+    return name
+
+
+def without_compression(name: str) -> str:
+    """The name of a file without the ending of its compression."""
+    return name.removesuffix(Path(name).suffix) if decompressor_of(Path(name)) else name
 
 
 def sources_in_yaml(sources: Sequence[Mapping[str, Any]]) -> str:

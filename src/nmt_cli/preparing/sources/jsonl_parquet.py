@@ -30,6 +30,7 @@ _BROKEN = object()
 class JsonlSource(OneFileSource):
     """A file with one JSON object per line; plain or compressed."""
 
+    endings = (".jsonl", ".ndjson")
     kind: Literal["jsonl"] = Field(description="two keys of the objects in one file")
     source: str | None = Field(
         None, description="key of the source, dotted where nested; null: the key that is called by the language"
@@ -47,6 +48,7 @@ class JsonlSource(OneFileSource):
 class ParquetSource(OneFileSource):
     """A parquet file."""
 
+    endings = (".parquet",)
     kind: Literal["parquet"] = Field(description="two columns of one file")
     source: str | None = Field(
         None, description="column of the source, dotted where nested; null: the column that is called by the language"

@@ -23,6 +23,7 @@ _MANY = range(2, 200)
 class PoSource(UnitsSource):
     """A PO file of gettext. Messages without a finished translation are left out and counted."""
 
+    endings = (".po",)
     kind: Literal["po"] = Field(description="messages and translations of a PO file")
 
     def units(self, file: Path) -> Iterator[Unit]:

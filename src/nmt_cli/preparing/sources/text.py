@@ -16,23 +16,20 @@ from nmt_cli.errors import DataError
 from nmt_cli.languages import is_language, match_code
 from nmt_cli.preparing.chunks import Chunk, batched
 from nmt_cli.preparing.sources.base import (
+    KINDS_BY_ENDING,
     CorpusContext,
     LocalPairs,
     Markup,
     Source,
     is_address,
+    kind_of_file,
     matching_files,
+    name_of_kind,
+    without_compression,
 )
 from nmt_cli.preparing.sources.lines import text_lines, without_tabs
 from nmt_cli.recipe.section import SettingError
-from nmt_cli.text_encoding import decompressor_of
 
-_KIND_BY_ENDING = {
-    **{f".{kind}": kind for kind in ("tsv", "csv", "tmx", "xliff", "po", "jsonl", "parquet")},
-    **dict.fromkeys((".xlf", ".sdlxliff", ".mqxliff", ".mxliff", ".mxlf"), "xliff"),
-    ".ndjson": "jsonl",
-    **dict.fromkeys((".zip", ".tar", ".tgz"), "archive"),
-}
 _WILDCARD = re.compile(r"(\*\*/|\*+|\?|\[!?.[^\]]*\])")
 _SEGMENT = re.compile(r"<seg\b[^>]*>(.*?)</seg>", re.IGNORECASE | re.ASCII)
 _TAG = re.compile(r"^\s*</?(\w+)\b[^>]*>", re.ASCII)
@@ -140,22 +137,17 @@ def _sentences(file: Path, markup: Markup) -> Iterator[str]:
             assert_never(markup)
 
 
-def kind_of_file(file: Path) -> str | None:
-    """The kind of source that reads a file of pairs, by the ending of its name; None for any other file."""
-    return _KIND_BY_ENDING.get(Path(_without_compression(file.name)).suffix.lower())
-
-
 def name_without_endings(file: Path) -> str:
     """The name of a file of pairs without its endings, such as my for my.tsv.gz and my.en.txt; or of a prefix."""
     if kind_of_file(file):
-        return Path(_without_compression(file.name)).stem
+        return Path(without_compression(file.name)).stem
     name, code = split_code(file.name)
     return name if is_language(code) else file.name
 
 
 def split_code(name: str) -> tuple[str, str]:
     """The name of a text file without its endings, and the code of its language, such as my and en for my.en.txt.gz."""
-    prefix, _, code = _without_compression(name).removesuffix(".txt").rpartition(".")
+    prefix, _, code = without_compression(name).removesuffix(".txt").rpartition(".")
     return prefix, code
 
 
@@ -184,19 +176,18 @@ def find_text_files(prefix: Path, codes: tuple[str, str]) -> tuple[Path, Path]:
     raise DataError(f"no such file: {wanted} (nor with .txt, .gz, .zst, .xz, .bz2)", where=wanted, hint=hint)
 
 
-def _without_compression(name: str) -> str:
-    return name.removesuffix(Path(name).suffix) if decompressor_of(Path(name)) else name
-
-
 def _not_a_prefix_error(prefix: Path, codes: tuple[str, str]) -> DataError:
     """The error for a file or a folder that is given as the beginning of two files."""
-    message = f"{prefix.name} has none of the endings {', '.join(_KIND_BY_ENDING)}"
+    message = f"{prefix.name} has none of the endings {', '.join(sorted(KINDS_BY_ENDING))}"
     hint = f"give two files with a sentence per line, NAME.{codes[0]} and NAME.{codes[1]}, or a table NAME.tsv"
     if prefix.is_dir():
         message = f"{prefix} is a folder"
         hint = f"name a file in it, or the beginning of two: {prefix / 'train'} for train.{codes[0]}"
     elif kind := kind_of_file(prefix):
-        message, hint = f"{prefix.name} is one file, not the beginning of two", f"write kind: {kind}, file: {prefix}"
+        message, hint = (
+            f"{prefix.name} is one file, not the beginning of two",
+            f"write kind: {name_of_kind(kind)}, file: {prefix}",
+        )
     return DataError(message, where=str(prefix), hint=hint)
 
 

@@ -76,6 +76,7 @@ class _XmlSource(UnitsSource):
 class TmxSource(_XmlSource):
     """A translation memory (TMX 1.1 to 1.4b). Languages match loosely, en-US is en; text inside code is left out."""
 
+    endings = (".tmx",)
     kind: Literal["tmx"] = Field(description="two languages of a translation memory")
     tags = ("tu",)
 
@@ -101,6 +102,7 @@ class TmxSource(_XmlSource):
 class XliffSource(_XmlSource):
     """A file of XLIFF 1.2 or 2, by segments. Those without a finished target are left out and counted."""
 
+    endings = (".xliff", ".xlf", ".sdlxliff", ".mqxliff", ".mxliff", ".mxlf")
     kind: Literal["xliff"] = Field(description="source and target of an XLIFF file")
     tags = ("trans-unit", "segment")
 

@@ -37,6 +37,7 @@ _MAX_LINES_PER_ROW = 100
 class TsvSource(TableSource):
     """A file of tab-separated columns, also quoted as in CSV; plain or compressed."""
 
+    endings = (".tsv",)
     kind: Literal["tsv"] = Field(description="two columns of one file")
 
     def reader(self, file: Path, languages: tuple[str, str]) -> Callable[[], Iterator[Chunk]]:
@@ -57,6 +58,7 @@ class TsvSource(TableSource):
 class CsvSource(TableSource):
     """A CSV file, with quoting and line breaks in cells; plain or compressed. More than two columns need names."""
 
+    endings = (".csv",)
     kind: Literal["csv"] = Field(description="two columns of one file")
     delimiter: DelimiterName | None = Field(
         None, description="what stands between cells; null: as the first lines have it"
