@@ -27,6 +27,7 @@ from nmt_cli.artifacts.run import model_of_latest_run
 from nmt_cli.errors import ModelError
 from nmt_cli.model.packing import pack
 from nmt_cli.model.transformer import Transformer
+from nmt_cli.training.weights import MasterWeights
 from tests.artifacts.builders import (
     save_tiny,
     spm_bytes,
@@ -68,11 +69,23 @@ def test_the_loaded_model_computes_what_the_saved_one_did(tmp_path: Path, tying:
     assert loaded.source.decode(loaded.target.encode(["a small sea"])) == ["a small sea"]
 
 
-def test_a_model_in_bf16_is_in_bf16_throughout(tmp_path: Path) -> None:
-    saved = save_tiny(tmp_path / "m", spm_folder=tmp_path)
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "learned"])
+def test_in_bf16_weights_are_rounded_and_training_and_decoding_have_the_tables_of_float32(
+    tmp_path: Path, positions: str
+) -> None:
+    recipe = tiny_recipe(model={"positions": positions})
+    trained = save_tiny(tmp_path / "m", spm_folder=tmp_path, recipe=recipe).eval()
+    exact = {name: buffer.clone() for name, buffer in trained.named_buffers()}
+    MasterWeights(trained, precision="bf16")
     loaded = load_model(tmp_path / "m", device=CPU, dtype=torch.bfloat16)
-    assert {tensor.dtype for tensor in loaded.model.state_dict().values()} == {torch.bfloat16}
-    assert torch.equal(logits(loaded.model), logits(saved.bfloat16()))
+    assert {parameter.dtype for parameter in loaded.model.parameters()} == {torch.bfloat16}
+    for model in (trained, loaded.model):
+        buffers = dict(model.named_buffers())
+        assert buffers.keys() == exact.keys()
+        assert all(torch.equal(buffers[name], exact[name]) for name in exact)
+    assert bool(exact) == (positions != "learned")
+    assert logits(loaded.model).dtype == torch.bfloat16
+    assert torch.equal(logits(loaded.model), logits(trained))
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])

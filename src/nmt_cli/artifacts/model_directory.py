@@ -161,7 +161,9 @@ def load_model(path: Path, *, device: torch.device, dtype: torch.dtype) -> Loade
     from nmt_cli.artifacts.weights import load_weights, read_tensors
 
     with memory_errors(path, device):
-        model = new_model(config).to(dtype=dtype)
+        model = new_model(config)
+        for parameter in model.parameters():  # tables of positions stay in float32
+            parameter.data = parameter.data.to(dtype)
         tensors = read_tensors(path / WEIGHTS, hint=DAMAGED_HINT)
         load_weights(model, tensors, where=str(path / WEIGHTS), hint=NOT_FINITE_HINT)
         model.to(device)

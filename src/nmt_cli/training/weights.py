@@ -32,8 +32,7 @@ class MasterWeights:
         self.gradients = torch.zeros_like(self.values)
         self.trained_values: Tensor | None = None
         self._copy: Tensor | None = None
-        if precision == "bf16":
-            model.to(torch.bfloat16)
+        if precision == "bf16":  # tables of positions stay in float32, as in decoding
             self._copy = self.values.bfloat16()
         self._parameters = [parameter for _, parameter in parameters]
         self._gradient_views = self._split(self.gradients)
