@@ -263,7 +263,8 @@ def seed_dropout(seed: int, update: int, index: int) -> None:
 
     `torch.manual_seed` gives the same streams, but takes 0.1 ms: it formats a stack trace if CUDA is there.
     """
-    # Distinct for all updates under 1,000,003 and all micro-batches under 65,537. Both numbers are prime.
-    key = ((seed * 1_000_003 + update) * 65_537 + index) % 2**63
+    # The generator of a CPU takes the lowest 32 bits. The factor is 2^32 divided by the golden ratio, so keys are equal
+    # there only if the distance of updates times that of micro-batches exceeds 1.9 billion.
+    key = ((seed * 1_000_003 + update) * 2_654_435_769 + index) % 2**63
     for generator in (torch.default_generator, *torch.cuda.default_generators):  # none of CUDA before its first use
         generator.manual_seed(key)
