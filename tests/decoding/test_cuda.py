@@ -150,17 +150,28 @@ def test_old_recordings_leave_when_there_are_too_many(model: Transformer, monkey
 
 
 class Refusing(Tape):
+    """Runs out of memory in its first recordings."""
+
+    remaining = 2
+
     def record(self, function: Callable[[], None]) -> Callable[[], None]:
-        super().record(function)
+        replay = super().record(function)
+        if self.remaining == 0:
+            return replay
+        self.remaining -= 1
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nMore about that.")
 
 
-def test_where_nothing_can_be_recorded_a_warning_says_so_once_and_steps_are_run(
+def test_where_nothing_can_be_recorded_a_warning_says_so_once_and_each_search_tries_again(
     model: Transformer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    beam, sources, config = cuda_search([model], Refusing()), sources_of(6, count=4), decoding(beam=2)
-    for _ in range(2):
+    tape, sources, config = Refusing(), sources_of(6, count=4), decoding(beam=2)
+    beam = cuda_search([model], tape)
+    for num_failed in (1, 2):
         assert_found(beam, sources, config=config, nbest=2)
+        assert (tape.num_recorded, tape.num_replayed) == (num_failed, 0)
+    assert_found(beam, sources, config=config, nbest=2)
+    assert tape.num_replayed > 0
     assert caplog.messages == [
         "no CUDA graph can be made (CUDA out of memory. Tried to allocate 20.00 MiB.): steps take longer to launch"
     ]

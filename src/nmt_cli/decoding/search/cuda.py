@@ -82,7 +82,7 @@ class CudaSearch(Searcher):
         super().__init__(models, device=device)
         self._recorder = recorder
         self._vocab = models[0].target_vocab
-        self._cannot_record = False
+        self._cannot_record = self._has_warned = False
         self._lock = Lock()
         # The states of all sizes share this memory, one at a time: tensors as large as the largest size needed.
         self._memory: dict[str, Tensor] = {}
@@ -110,6 +110,7 @@ class CudaSearch(Searcher):
             return super().search(sources, config=config, nbest=nbest)
         limits = self._limits(sources, config=config)
         with self._lock:
+            self._cannot_record = False
             try:
                 with torch.inference_mode(), launching_on(self._device):
                     batch = _Batch(limits, sentences=list(range(len(sources))))
@@ -280,13 +281,14 @@ class CudaSearch(Searcher):
             state.is_warm = True
 
     def _record(self, state: StaticState, launch: Callable[[], None]) -> None:
-        """Record the step of a state; after a failure, all later steps are launched."""
+        """Record the step of a state; after a failure, all later steps of this search are launched."""
         try:
             state.replay = self._recorder.record(launch)
         except RuntimeError as error:
-            # Also if it is out of memory: steps that are launched need no memory for recordings.
-            logger.warning("no CUDA graph can be made (%s): steps take longer to launch", first_line(error))
-            self._cannot_record = True
+            # Also if it is out of memory: steps that are launched need none for recordings, and the next search may.
+            if not self._has_warned:
+                logger.warning("no CUDA graph can be made (%s): steps take longer to launch", first_line(error))
+            self._cannot_record = self._has_warned = True
             self._drop_recordings()
 
     def _launch_step(self, state: StaticState) -> None:
