@@ -29,19 +29,14 @@ from tests.artifacts.builders import save_tiny, write_run
 from tests.interchange.builders import load, recipe_with, save_sharp
 
 BOTH: tuple[Target, ...] = ("ctranslate2", "huggingface")
+# tests/test_variants.py has each setting alone.
 ARCHITECTURES: dict[str, dict[str, Any]] = {
-    "the paper's": {},
     "biases, silu, learned positions": {"attention_bias": True, "activation": "silu", "positions": "learned"},
     "narrow heads, gelu": {"d_k": 4, "d_v": 6, "activation": "gelu"},
     "output bias, tensor2tensor's positions": {"output_bias": True, "positions": "sinusoidal-halves"},
-    "target tied": {"tying": "target"},
-    "nothing tied": {"tying": "none"},
 }
 # What MarianMTModel has no place for.
 FOR_CTRANSLATE2: dict[str, dict[str, Any]] = {
-    "RMSNorm": {"norm_type": "rms"},
-    "SwiGLU": {"activation": "swiglu"},
-    "rotary": {"positions": "rotary"},
     "all that is newer": {"norm": "pre", "norm_type": "rms", "activation": "swiglu", "positions": "rotary"},
     "rotary, wide keys": {"positions": "rotary", "d_k": 12, "d_v": 6},
     "pre-norm": {"norm": "pre", "norm_epsilon": 1e-3},
@@ -89,15 +84,6 @@ def test_ctranslate2_takes_more(name: str, tmp_path: Path) -> None:
 def test_a_model_that_samples_by_default_is_compared_by_search(to: Target, tmp_path: Path) -> None:
     _, agreement = exported(save_sharp(tmp_path / "m", recipe_with({"max_positions": 96}, samples=2, beam=1)), to)
     assert agreement.largest_difference < TOLERANCE
-
-
-@pytest.mark.parametrize("to", BOTH)
-def test_a_window_is_refused(to: Target, tmp_path: Path) -> None:
-    model = save_sharp(tmp_path / "m", recipe_with({"encoder_window": 4}))
-    with pytest.raises(ModelError, match="encoder_window: 4") as caught:
-        exported(model, to)
-    assert caught.value.where == "model.encoder_window"
-    assert "nmt decode" in caught.value.hint
 
 
 @pytest.mark.parametrize("to", BOTH)

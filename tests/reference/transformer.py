@@ -18,6 +18,17 @@ from tests.reference.attention import Sees, sees_all, sees_neighbours, sees_the_
 
 Vector = npt.NDArray[np.float64]
 Sentence = list[Vector]
+# The values of settings for which the code below was written.
+COMPUTED: dict[str, tuple[object, ...]] = {
+    "norm": ("post", "pre"),
+    "norm_type": ("layer", "rms"),
+    "activation": ("relu", "gelu", "silu", "swiglu"),
+    "attention_bias": (False, True),
+    "positions": ("sinusoidal", "sinusoidal-halves", "learned", "rotary"),
+    "encoder_window": (None, 3),
+    "tying": ("all", "target", "none"),
+    "output_bias": (False, True),
+}
 
 
 class LoopTransformer:
@@ -37,8 +48,8 @@ class LoopTransformer:
 
     def logits(self, source: Sequence[int], target_input: Sequence[int]) -> npt.NDArray[np.float64]:
         """[T, V]: row t scores what follows the first t + 1 tokens of the decoder's input."""
-        output = self.weights["output_weight"][: self.vocab]
-        return np.stack([output @ x for x in self.hidden(source, target_input)])
+        output, bias = self.weights["output_weight"], self.weights.get("output_bias", np.zeros(self.vocab))
+        return np.stack([(output @ x)[: self.vocab] + bias[: self.vocab] for x in self.hidden(source, target_input)])
 
     def hidden(self, source: Sequence[int], target_input: Sequence[int]) -> Sentence:
         """The decoder's output, T vectors [D]."""

@@ -28,7 +28,7 @@ from nmt_cli.artifacts.model_directory import (
 from nmt_cli.artifacts.run import CHECKPOINTS, Checkpoint, Run, best_first, command_to_continue
 from nmt_cli.artifacts.weights import check_finite, check_names_and_shapes, open_tensors, shapes_in_file
 from nmt_cli.errors import ModelError
-from nmt_cli.recipe.schema import DROPOUTS, TrainedLines
+from nmt_cli.recipe.schema import TrainedLines
 from nmt_cli.templates.render import render
 
 logger = logging.getLogger(__name__)
@@ -220,11 +220,9 @@ def _check_same_tokenizers(paths: Sequence[Path], listed: Sequence[Mapping[str, 
 
 def _check_same_architecture(paths: Sequence[Path], configs: Sequence[SavedModelConfig]) -> None:
     first_model = configs[0].recipe.model
-    # Learned positions are a table with a row for each of max_positions.
-    may_differ = DROPOUTS if first_model.positions == "learned" else DROPOUTS | {"max_positions"}
     for path, config in zip(paths, configs, strict=True):
         for key in type(first_model).model_fields:
             value, first_value = getattr(config.recipe.model, key), getattr(first_model, key)
-            if key not in may_differ and value != first_value:
+            if key not in first_model.free_settings and value != first_value:
                 message = f"{path} has model.{key} {value}, and {paths[0]} {first_value}"
                 raise ModelError(message, where=str(path), hint="average models of one architecture")

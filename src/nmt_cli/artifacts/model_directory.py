@@ -97,7 +97,7 @@ class SavedModelConfig(Section):
     @model_validator(mode="after")
     def _vocabulary_fits_tying(self) -> SavedModelConfig:
         source, target = self.vocabulary.source, self.vocabulary.target
-        if self.recipe.model.tying == "all" and source != target:
+        if self.recipe.model.ties.source and source != target:
             raise SettingError(f"tying: all needs one vocabulary, not {source} and {target} pieces", DAMAGED_HINT)
         return self
 

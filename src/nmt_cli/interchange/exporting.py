@@ -23,11 +23,11 @@ from nmt_cli.artifacts.weights import write_tensors
 from nmt_cli.decoding.ctranslate2.engine import PATIENCE, length_exponent
 from nmt_cli.decoding.ctranslate2.model import Quantization, import_ctranslate2, write_ctranslate2
 from nmt_cli.errors import DataError, ModelError, UsageError
-from nmt_cli.interchange.marian_model import ACTIVATIONS
 from nmt_cli.interchange.marian_vocabulary import piece_for_marian
 from nmt_cli.interchange.marian_weights import marian_weights
 from nmt_cli.interchange.other_programs import CTranslate2Program, TransformersProgram
 from nmt_cli.interchange.verification import Agreement, random_lines, usable_lines, verify
+from nmt_cli.model.weight_layout import refusal
 from nmt_cli.recipe.schema import DecodingConfig, ModelConfig
 from nmt_cli.templates.render import render
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
@@ -40,6 +40,14 @@ _LIBRARIES: dict[Target, str] = {"ctranslate2": "ctranslate2", "huggingface": "t
 _WRITTEN_BY = "\nWritten by `nmt export`"  # in the card
 _MIN_LINES = 10  # for a comparison
 _MAX_PIECES = 512  # of an output, in the commands of the card
+# What MarianMTModel computes. Whatever is not here is refused.
+_TAKEN_BY_MARIAN = {
+    "norm": ("post",),
+    "norm_type": ("layer",),
+    "activation": ("relu", "gelu", "silu"),
+    "positions": ("sinusoidal", "sinusoidal-halves", "learned"),
+    "tying": ("all", "target", "none"),
+}
 _MAX_NORM_EPSILON = 3e-5  # MarianMTModel adds 1e-5 to the variance, and its configuration has no key for it
 
 
@@ -141,31 +149,26 @@ def _card(
 
 def _check_expressible(config: ModelConfig) -> None:
     """Raise ModelError for a setting that MarianMTModel cannot express."""
+    hint = "nmt export --to ctranslate2 may take it; nmt decode does"
+    if (error := refusal(config, program="MarianMTModel", taken=_TAKEN_BY_MARIAN, hint=hint)) is not None:
+        raise error
     width, rest = divmod(config.d_model, config.heads)
     widest = max(config.d_k, config.d_v)
     obstacles = [
-        ("norm", config.norm, config.norm != "post"),
-        ("norm_type", config.norm_type, config.norm_type != "layer"),
-        ("positions", config.positions, config.positions == "rotary"),
-        ("activation", config.activation, config.activation not in ACTIVATIONS),
-        ("encoder_window", config.encoder_window, config.encoder_window is not None),
         ("heads", f"{config.heads}, which do not divide d_model: {config.d_model}", rest != 0),
         ("d_k", f"{config.d_k} and d_v: {config.d_v} beyond d_model / heads = {width}", widest > width),
         ("norm_epsilon", f"{config.norm_epsilon:g}, where Marian's is 1e-05", config.norm_epsilon > _MAX_NORM_EPSILON),
     ]
     for key, value, is_obstacle in obstacles:
         if is_obstacle:
-            raise ModelError(
-                f"MarianMTModel has no place for a model with {key}: {value}",
-                where=f"model.{key}",
-                hint="nmt export --to ctranslate2 may take it; nmt decode does",
-            )
+            message = f"MarianMTModel has no place for a model with {key}: {value}"
+            raise ModelError(message, where=f"model.{key}", hint=hint)
 
 
 def _json_files(loaded: LoadedModel) -> dict[str, Any]:
     """The JSON files of MarianMTModel and MarianTokenizer: the content of each, by its name."""
     config = loaded.model.config
-    target_vocabulary = {} if config.tying == "all" else {"target_vocab.json": _vocabulary(loaded.target)}
+    target_vocabulary = {} if config.ties.source else {"target_vocab.json": _vocabulary(loaded.target)}
     return {
         "config.json": _marian_config_json(loaded),
         "generation_config.json": _generation_config_json(loaded.config.recipe.decoding, config),
@@ -196,8 +199,8 @@ def _marian_config_json(loaded: LoadedModel) -> dict[str, Any]:
         "activation_dropout": config.ffn_dropout,
         "scale_embedding": True,
         "max_position_embeddings": config.max_positions,
-        "share_encoder_decoder_embeddings": config.tying == "all",
-        "tie_word_embeddings": config.tying != "none",
+        "share_encoder_decoder_embeddings": config.ties.source,
+        "tie_word_embeddings": config.ties.output,
         "pad_token_id": PAD,
         "bos_token_id": BOS,
         "eos_token_id": EOS,
@@ -233,7 +236,7 @@ def _tokenizer_config(loaded: LoadedModel) -> dict[str, Any]:
         "eos_token": loaded.target.pieces([EOS])[0],
         "pad_token": loaded.target.pieces([PAD])[0],
         "model_max_length": config.max_positions,
-        "separate_vocabs": config.tying != "all",
+        "separate_vocabs": not config.ties.source,
         "clean_up_tokenization_spaces": False,
     }
 

@@ -48,7 +48,7 @@ def our_model(
     where = str(marian.file if marian.is_npz else marian.directory)
     hint = f"{FETCH_AGAIN}; or use the program that made it"
     theirs = dict(marian.weights)
-    if _SHARED in theirs and architecture.tying != "all":
+    if _SHARED in theirs and not architecture.ties.source:
         theirs[_SOURCE] = theirs[_TARGET] = theirs.pop(_SHARED)
     like_theirs = uninitialized_model(architecture, source_vocab=settings.vocab_size, target_vocab=settings.target_rows)
     expected = shapes_of(_by_marian_names(like_theirs))
@@ -83,8 +83,8 @@ def _by_marian_names(model: Transformer) -> dict[str, Tensor]:
     config = model.config
     source = model.source_embedding.weight.detach()[: model.source_vocab]
     target = model.target_embedding.weight.detach()[: model.target_vocab]
-    weights = {_SHARED: source} if config.tying == "all" else {_SOURCE: source, _TARGET: target}
-    if config.tying == "none":
+    weights = {_SHARED: source} if config.ties.source else {_SOURCE: source, _TARGET: target}
+    if not config.ties.output:
         weights[_OUTPUT] = model.output_weight.detach()[: model.target_vocab]
     bias = torch.zeros(model.target_vocab) if model.output_bias is None else model.output_bias.detach()
     weights[_BIAS] = bias[None, : model.target_vocab]
@@ -98,7 +98,7 @@ def _by_marian_names(model: Transformer) -> dict[str, Tensor]:
         for number, layer in enumerate(layers):
             assert isinstance(layer, EncoderLayer | DecoderLayer)
             weights |= _layer_weights(layer, f"model.{side}.layers.{number}", width=config.d_model // config.heads)
-        if config.norm == "pre":
+        if config.is_pre_norm:
             weights |= _norm(f"model.{side}.layer_norm", norm)
     return weights
 

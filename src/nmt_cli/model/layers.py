@@ -18,6 +18,8 @@ from nmt_cli.model.dropout import Dropout
 from nmt_cli.model.packing import Layout, Projections
 from nmt_cli.recipe.schema import ModelConfig
 
+Norm = nn.LayerNorm | nn.RMSNorm
+
 
 def position_angles(num_positions: int, width: int) -> Tensor:
     """pos / 10000^(2i / width), float64 [positions, width / 2]; on the CPU, also under another default device."""
@@ -55,7 +57,7 @@ class SelfAttention(nn.Module):
         self.heads, self.d_k, self.d_v = config.heads, config.d_k, config.d_v
         self.is_causal, self.window = is_causal, window
         self.rotary: RotaryEmbedding | None = None
-        if config.positions == "rotary":
+        if config.is_rotary:
             self.rotary = RotaryEmbedding(num_positions=config.max_positions, width=config.d_k)
         self.qkv = nn.Linear(config.d_model, config.heads * (2 * config.d_k + config.d_v), bias=config.attention_bias)
         self.output = nn.Linear(config.heads * config.d_v, config.d_model, bias=config.attention_bias)
@@ -117,8 +119,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        is_gated = config.activation == "swiglu"
-        self.inner = nn.Linear(config.d_model, config.d_ff * (2 if is_gated else 1))
+        self.inner = nn.Linear(config.d_model, config.d_ff * (2 if config.is_gated else 1))
         self.outer = nn.Linear(config.d_ff, config.d_model)
         self.activation = config.activation
         self.dropout = Dropout(config.ffn_dropout)
@@ -186,7 +187,7 @@ class Residual(nn.Module):
         super().__init__()
         self.norm = norm_of(config)
         self.dropout = Dropout(config.dropout)
-        self.is_pre_norm = config.norm == "pre"
+        self.is_pre_norm = config.is_pre_norm
         self.uses_kernels = False
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], output: nn.Linear) -> Tensor:
@@ -207,7 +208,7 @@ class Residual(nn.Module):
         return y
 
 
-def norm_of(config: ModelConfig) -> nn.LayerNorm | nn.RMSNorm:
+def norm_of(config: ModelConfig) -> Norm:
     """A normalisation of d_model components, with a factor for each, and in layer normalisation a bias."""
     match config.norm_type:
         case "layer":

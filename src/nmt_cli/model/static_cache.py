@@ -15,7 +15,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmt_cli.model.layers import CrossAttention, DecoderLayer, FeedForward, SelfAttention, linear_relu
+from nmt_cli.model.layers import CrossAttention, DecoderLayer, FeedForward, Norm, SelfAttention, linear_relu
 from nmt_cli.model.packing import Packed, to_rectangle
 from nmt_cli.model.transformer import Embedding, Transformer
 
@@ -67,15 +67,13 @@ def static_step(model: Transformer, ids: Tensor, cache: StaticCache, inputs: Ste
     from nmt_cli.model.kernels.residual_norm import add_norm
 
     x = _embed(model.target_embedding, ids, inputs.counters)
-    is_pre_norm = model.config.norm == "pre"
+    is_pre_norm = model.config.is_pre_norm
     norms = _norms(model)
     y = next(norms)(x) if is_pre_norm else x
 
     def add_and_norm(x: Tensor, last: nn.Linear, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """The new x after a sub-layer, and the input of the next sub-layer."""
-        norm = next(norms)
-        assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
-        y = add_norm(x, F.linear(hidden, last.weight), last.bias, norm, keeps_sum=is_pre_norm)
+        y = add_norm(x, F.linear(hidden, last.weight), last.bias, next(norms), keeps_sum=is_pre_norm)
         return (x if is_pre_norm else y), y
 
     for layer, own, cross in zip(_layers(model), cache.own, cache.cross, strict=True):
@@ -94,13 +92,14 @@ def _layers(model: Transformer) -> Iterator[DecoderLayer]:
         yield layer
 
 
-def _norms(model: Transformer) -> Iterator[nn.Module]:
+def _norms(model: Transformer) -> Iterator[Norm]:
     """The norms in the order of their use: post-norm, after each sub-layer; pre-norm, before each and at the end."""
     for layer in _layers(model):
         yield layer.self_attention_residual.norm
         yield layer.cross_attention_residual.norm
         yield layer.feed_forward_residual.norm
-    yield model.decoder_norm
+    if not isinstance(model.decoder_norm, nn.Identity):
+        yield model.decoder_norm
 
 
 def _embed(embedding: Embedding, ids: Tensor, counters: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from nmt_cli.model.cache import DecoderCache
 from nmt_cli.model.dropout import Dropout
-from nmt_cli.model.layers import DecoderLayer, EncoderLayer, norm_of, position_angles
+from nmt_cli.model.layers import DecoderLayer, EncoderLayer, Norm, norm_of, position_angles
 from nmt_cli.model.packing import Layout, Packed
 from nmt_cli.recipe.schema import ModelConfig, num_embedding_rows
 
@@ -101,21 +101,20 @@ class Transformer(nn.Module):
 
     def __init__(self, config: ModelConfig, *, source_vocab: int, target_vocab: int) -> None:
         super().__init__()
-        if config.tying == "all" and source_vocab != target_vocab:
-            raise ValueError(f"tying: all needs one vocabulary, not {source_vocab} and {target_vocab} pieces")
+        if config.ties.source and source_vocab != target_vocab:
+            raise ValueError(f"one embedding needs one vocabulary, not {source_vocab} and {target_vocab} pieces")
         self.config = config
         self.source_vocab, self.target_vocab = source_vocab, target_vocab
         target = _embedding_matrix(target_vocab, config)
-        source = target if config.tying == "all" else _embedding_matrix(source_vocab, config)
+        source = target if config.ties.source else _embedding_matrix(source_vocab, config)
         word_dropout = config.word_dropout
         self.source_embedding = Embedding(source, Positions(config), config, word_dropout=word_dropout.source)
         self.target_embedding = Embedding(target, Positions(config), config, word_dropout=word_dropout.target)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
-        is_pre_norm = config.norm == "pre"
-        self.encoder_norm = norm_of(config) if is_pre_norm else nn.Identity()
-        self.decoder_norm = norm_of(config) if is_pre_norm else nn.Identity()
-        self.output_weight = _embedding_matrix(target_vocab, config) if config.tying == "none" else target
+        self.encoder_norm: Norm | nn.Identity = norm_of(config) if config.is_pre_norm else nn.Identity()
+        self.decoder_norm: Norm | nn.Identity = norm_of(config) if config.is_pre_norm else nn.Identity()
+        self.output_weight = target if config.ties.output else _embedding_matrix(target_vocab, config)
         self.output_bias = nn.Parameter(torch.zeros(len(target))) if config.output_bias else None
         self.packed_output: nn.Module | None = None
         self._initialise()

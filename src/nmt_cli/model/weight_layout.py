@@ -1,17 +1,24 @@
-"""The weights of a layer as other programs lay them out: four projections per attention, heads of one width.
+"""What other programs take of a model, and the weights of a layer as they lay them out: heads have one width.
 
 Shapes: D d_model, H heads, K = d_k, V = d_v, W the width that all heads are padded to.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from nmt_cli.errors import ModelError
 from nmt_cli.model.layers import CrossAttention, SelfAttention
 from nmt_cli.model.transformer import Transformer, sinusoids
+from nmt_cli.recipe.schema import DROPOUTS, ModelConfig
+
+# Settings of which other programs take all values, or check them by themselves: sizes, biases, and those of training.
+_SIZES = frozenset({"encoder_layers", "decoder_layers", "d_model", "d_ff", "heads", "d_k", "d_v", "max_positions"})
+_TAKEN = DROPOUTS | _SIZES | {"norm_epsilon", "attention_bias", "output_bias", "embedding_multiple"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +37,21 @@ class AttentionProjections:
     k: Affine
     v: Affine
     output: Affine
+
+
+def refusal(
+    config: ModelConfig, *, program: str, taken: Mapping[str, Collection[object]], hint: str
+) -> ModelError | None:
+    """The error for the first setting whose value `program` does not take; None if it takes all.
+
+    It takes the values in `taken`. Of settings that are not there, also of those that nmt gets later, it takes the
+    default.
+    """
+    for key, field in ModelConfig.model_fields.items():
+        if key not in _TAKEN and (value := getattr(config, key)) not in taken.get(key, [field.default]):
+            message = f"{program} has no place for a model with {key}: {value}"
+            return ModelError(message, where=f"model.{key}", hint=hint)
+    return None
 
 
 def affine_of(linear: nn.Linear) -> Affine:
@@ -69,7 +91,7 @@ def positions_table(model: Transformer, *, side: str, at_least: int) -> Tensor:
         return sinusoids(at_least, config.d_model)
     embedding = model.source_embedding if side == "source" else model.target_embedding
     table = embedding.positions.table.detach()
-    return table if config.positions != "rotary" else table.new_zeros(at_least, config.d_model)
+    return table.new_zeros(at_least, config.d_model) if config.is_rotary else table
 
 
 def stack(*parts: Affine) -> Affine:

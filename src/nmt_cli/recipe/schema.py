@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, assert_never
 
 from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
@@ -24,7 +24,7 @@ DerivedWidth = Annotated[
 _NULL: Any = None
 SplitSentences = Literal["auto", "always", "never"]
 DROPOUTS = frozenset({"dropout", "attention_dropout", "ffn_dropout", "word_dropout"})
-"""The settings of a model that are not of its architecture: they act in training only."""
+"""The settings of a model that act in training only."""
 
 
 class LanguagePair(Section):
@@ -57,6 +57,13 @@ class WordDropoutConfig(Section):
 
     source: Probability = Field(0.0, description="share of source tokens without embedding")
     target: Probability = Field(0.0, description="share of tokens that the decoder reads without embedding")
+
+
+class Ties(NamedTuple):
+    """Whether the source's embedding, and whether the output matrix, is the target's embedding (3.4)."""
+
+    source: bool
+    output: bool
 
 
 class ModelConfig(Section):
@@ -108,6 +115,57 @@ class ModelConfig(Section):
         """Whether two passes of training differ by chance."""
         words = self.word_dropout
         return any((self.dropout, self.attention_dropout, self.ffn_dropout, words.source, words.target))
+
+    @property
+    def is_pre_norm(self) -> bool:
+        """Whether norms come before sub-layers, and one more at the end of encoder and decoder."""
+        match self.norm:
+            case "pre":
+                return True
+            case "post":
+                return False
+            case other:
+                assert_never(other)
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether the first product of a feed-forward layer has d_ff gates and d_ff values."""
+        match self.activation:
+            case "swiglu":
+                return True
+            case "relu" | "gelu" | "silu":
+                return False
+            case other:
+                assert_never(other)
+
+    @property
+    def is_rotary(self) -> bool:
+        """Whether self-attention rotates queries and keys, and the embeddings have no positions."""
+        match self.positions:
+            case "rotary":
+                return True
+            case "sinusoidal" | "sinusoidal-halves" | "learned":
+                return False
+            case other:
+                assert_never(other)
+
+    @property
+    def ties(self) -> Ties:
+        """Which matrices are the target's embedding."""
+        match self.tying:
+            case "all":
+                return Ties(source=True, output=True)
+            case "target":
+                return Ties(source=False, output=True)
+            case "none":
+                return Ties(source=False, output=False)
+            case other:
+                assert_never(other)
+
+    @property
+    def free_settings(self) -> frozenset[str]:
+        """The settings in which models with the same weights may differ; learned positions are a table of weights."""
+        return DROPOUTS if self.positions == "learned" else DROPOUTS | {"max_positions"}
 
     @field_validator("d_k", "d_v", mode="before")
     @classmethod
@@ -249,7 +307,7 @@ def _num_in_layers(model: ModelConfig) -> int:
     norm = model.d_model * (2 if model.norm_type == "layer" else 1)  # a gain and, in layer normalisation, a bias
     encoder_layer = attention + feed_forward + 2 * norm
     decoder_layer = 2 * attention + feed_forward + 3 * norm
-    last_norms = 2 * norm if model.norm == "pre" else 0
+    last_norms = 2 * norm if model.is_pre_norm else 0
     return model.encoder_layers * encoder_layer + model.decoder_layers * decoder_layer + last_norms
 
 
@@ -261,8 +319,8 @@ def _num_in_attention(model: ModelConfig) -> int:
 
 
 def _num_in_feed_forward(model: ModelConfig) -> int:
-    """The parameters of one feed-forward sub-layer; SwiGLU has a second inner matrix, its gate."""
-    inner = model.d_ff * (2 if model.activation == "swiglu" else 1)
+    """The parameters of one feed-forward sub-layer; gates are a second inner matrix."""
+    inner = model.d_ff * (2 if model.is_gated else 1)
     into = model.d_model * inner + inner
     out = model.d_ff * model.d_model + model.d_model
     return into + out
@@ -275,9 +333,9 @@ def _num_in_embeddings(model: ModelConfig, source_vocab: int, target_vocab: int)
     """
     source = num_embedding_rows(source_vocab, multiple=model.embedding_multiple)
     target = num_embedding_rows(target_vocab, multiple=model.embedding_multiple)
-    tables = {"all": target, "target": source + target, "none": source + 2 * target}[model.tying]
+    rows = target + (0 if model.ties.source else source) + (0 if model.ties.output else target)
     bias = target if model.output_bias else 0
-    return tables * model.d_model + bias
+    return rows * model.d_model + bias
 
 
 def num_embedding_rows(vocab: int, *, multiple: int) -> int:

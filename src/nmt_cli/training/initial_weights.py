@@ -22,7 +22,7 @@ from nmt_cli.memory import free_cpu_bytes
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import ResolvedRecipe
 from nmt_cli.recipe.mistakes import as_written
-from nmt_cli.recipe.schema import DROPOUTS, ModelConfig, Recipe, num_parameters
+from nmt_cli.recipe.schema import ModelConfig, Recipe, num_parameters
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ def build_model(recipe: Recipe, data: PreparedData) -> Transformer:
     Raises RecipeError if they do not fit, and DeviceError if the memory does not hold the weights.
     """
     tokenizers = data.manifest.tokenizers
-    if recipe.model.tying == "all" and not _is_one_vocabulary(data):
+    if recipe.model.ties.source and not _is_one_vocabulary(data):
         raise RecipeError(
             "model.tying is all, but the prepared data has a vocabulary for each language",
             where=str(data.directory),
@@ -165,8 +165,8 @@ def _check_architecture(path: Path, initial: ModelConfig, model: ModelConfig) ->
 
 def differing_keys(initial: ModelConfig, model: ModelConfig) -> list[str]:
     """The settings in which a recipe must agree with the initial model, and does not."""
-    free = DROPOUTS if initial.positions == "learned" else DROPOUTS | {"max_positions"}
-    return [key for key in ModelConfig.model_fields if key not in free and getattr(initial, key) != getattr(model, key)]
+    keys = [key for key in ModelConfig.model_fields if key not in initial.free_settings]
+    return [key for key in keys if getattr(initial, key) != getattr(model, key)]
 
 
 def _as_setting(value: Any) -> str:

@@ -173,7 +173,7 @@ def _num_activations(model: ModelConfig) -> int:
     attention = model.heads * (2 * model.d_k + 2 * model.d_v)  # queries, keys, values, and attention output
     residual = 4 * model.d_model  # the sub-layer's output, dropout mask, sum, norm
     # Input and output of the activation; with gates, also the gate and the product; dropout's mask and output.
-    feed_forward = ((4 if model.activation == "swiglu" else 2) + (2 if model.ffn_dropout else 0)) * model.d_ff
+    feed_forward = ((4 if model.is_gated else 2) + (2 if model.ffn_dropout else 0)) * model.d_ff
     encoder_layer = attention + 2 * residual + feed_forward
     decoder_layer = 2 * attention + 3 * residual + feed_forward
     embeddings_and_last_norms = 2 * residual

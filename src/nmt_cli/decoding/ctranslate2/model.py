@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, assert_never
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from nmt_cli.decoding.attention_maps import alignment_layer
 from nmt_cli.errors import ModelError, NmtError, UsageError, package_error
 from nmt_cli.model.layers import CrossAttention, DecoderLayer, EncoderLayer, FeedForward, Residual, SelfAttention
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.model.weight_layout import Affine, affine_of, attention_projections, positions_table, split, stack
+from nmt_cli.model.weight_layout import Affine, affine_of, attention_projections, positions_table, refusal, split, stack
 from nmt_cli.recipe.schema import DecodingConfig, ModelConfig
 from nmt_cli.tokenization.tokenizer import BOS, EOS, UNK
 
@@ -38,6 +38,15 @@ _MIN_POSITIONS = 2048
 logger = logging.getLogger(__name__)
 # The version of the output of `write_ctranslate2`; raise it when the output changes.
 _CONVERSION_VERSION = 1
+# What CTranslate2 computes. Whatever is not here is refused.
+_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swiglu": "SWISH"}
+_TAKEN = {
+    "norm": ("post", "pre"),
+    "norm_type": ("layer", "rms"),
+    "activation": _ACTIVATIONS,
+    "positions": ("sinusoidal", "sinusoidal-halves", "learned", "rotary"),
+    "tying": ("all", "target", "none"),
+}
 
 
 def write_ctranslate2(loaded: LoadedModel, directory: Path, *, quantization: Quantization) -> None:
@@ -66,21 +75,15 @@ def write_ctranslate2(loaded: LoadedModel, directory: Path, *, quantization: Qua
 
 def unsupported_error(config: ModelConfig) -> ModelError | None:
     """The error for a model that CTranslate2 does not support; None if it does."""
-    if config.encoder_window is not None:
-        return ModelError(
-            "CTranslate2 has no restricted self-attention in the encoder, and this model has"
-            f" encoder_window: {config.encoder_window}",
-            where="model.encoder_window",
-            hint="nmt decode with `engine: torch` has it",
-        )
-    if config.positions == "rotary" and config.d_k < config.d_v:
+    hint = "nmt decode with `engine: torch` takes it"
+    if config.is_rotary and config.d_k < config.d_v:
         return ModelError(
             f"CTranslate2 has one width for all of a head, and rotary queries and keys of {config.d_k} cannot be padded"
             f" to the values' {config.d_v}",
             where="model.d_k",
-            hint="nmt decode with `engine: torch` takes both",
+            hint=hint,
         )
-    return None
+    return refusal(config, program="CTranslate2", taken=_TAKEN, hint=hint)
 
 
 def unsupported_setting(config: DecodingConfig) -> UsageError | None:
@@ -120,12 +123,12 @@ def _empty_spec(specs: Any, model: Transformer) -> Any:
     width = max(config.d_k, config.d_v)
     options: dict[str, Any] = {
         "num_heads": config.heads,
-        "pre_norm": config.norm == "pre",
-        "activation": _activation(specs, model),
+        "pre_norm": config.is_pre_norm,
+        "activation": specs.common_spec.Activation[_ACTIVATIONS[config.activation]],
         "head_dim": None if config.heads * width == config.d_model else width,
         "rms_norm": config.norm_type == "rms",
-        "ffn_glu": config.activation == "swiglu",
-        "rotary_dim": 0 if config.positions == "rotary" else None,
+        "ffn_glu": config.is_gated,
+        "rotary_dim": 0 if config.is_rotary else None,
         "rotary_interleave": False,
     }
     encoder = specs.transformer_spec.TransformerEncoderSpec(num_layers=config.encoder_layers, **options)
@@ -136,19 +139,6 @@ def _empty_spec(specs: Any, model: Transformer) -> Any:
         **options,
     )
     return specs.TransformerSpec(encoder, decoder)
-
-
-def _activation(specs: Any, model: Transformer) -> Any:
-    activations = specs.common_spec.Activation
-    match model.config.activation:
-        case "relu":
-            return activations.RELU
-        case "gelu":
-            return activations.GELU
-        case "silu" | "swiglu":
-            return activations.SWISH
-        case other:
-            assert_never(other)
 
 
 def _fill_spec(spec: Any, model: Transformer) -> None:
@@ -168,7 +158,7 @@ def _fill_spec(spec: Any, model: Transformer) -> None:
             # `positions_table` does not extend a learned table, so zeros fill it up.
             missing = max(0, needed - len(table))
             side.position_encodings.encodings = _array(F.pad(table, (0, 0, 0, missing)))
-    if model.config.norm == "pre":
+    if model.config.is_pre_norm:
         _fill_norm(encoder.layer_norm, model.encoder_norm)
         _fill_norm(decoder.layer_norm, model.decoder_norm)
     for layer_spec, layer in zip(encoder.layer, model.encoder, strict=True):
@@ -193,12 +183,11 @@ def _fill_attention(spec: Any, module: SelfAttention | CrossAttention, residual:
 
 def _fill_feed_forward(spec: Any, module: FeedForward, residual: Residual) -> None:
     inner = affine_of(module.inner)
-    if module.activation == "swiglu":
-        gate, values = split(inner, [len(inner.weight) // 2] * 2)
-        _fill_linear(spec.linear_0, gate)
+    width = module.outer.in_features
+    if len(inner.weight) > width:
+        inner, values = split(inner, [width, width])
         _fill_linear(spec.linear_0_noact, values)
-    else:
-        _fill_linear(spec.linear_0, inner)
+    _fill_linear(spec.linear_0, inner)
     _fill_linear(spec.linear_1, affine_of(module.outer))
     _fill_norm(spec.layer_norm, residual.norm)
 
