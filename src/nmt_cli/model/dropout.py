@@ -58,6 +58,15 @@ class Dropout(nn.Module):
         return dropped
 
 
+def new_seeds(model: nn.Module, *, device: torch.device) -> Tensor:
+    """A tensor [dropouts, 2], of which each dropout of the model has its row as `seed` from now on."""
+    dropouts = [module for module in model.modules() if isinstance(module, Dropout) and module.probability > 0]
+    seeds = torch.zeros(len(dropouts), 2, dtype=torch.int32, device=device)
+    for dropout, seed in zip(dropouts, seeds.unbind(), strict=True):
+        dropout.seed = seed
+    return seeds
+
+
 class _BitMaskDropout(torch.autograd.Function):
     """Dropout on a CPU by a bit mask: one hash serves eight elements; torch's own dropout samples a number for each.
 

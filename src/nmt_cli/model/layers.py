@@ -123,19 +123,18 @@ class FeedForward(nn.Module):
         self.outer = nn.Linear(config.d_ff, config.d_model)
         self.activation = config.activation
         self.dropout = Dropout(config.ffn_dropout)
-        self.uses_kernels = False
 
     def forward(self, x: Tensor) -> Tensor:
-        """The hidden layer [N, F] for x [N, D]; `Residual` multiplies it by `outer`.
-
-        With `uses_kernels`, our kernel computes the gradient of a ReLU.
-        """
-        if self.activation == "relu" and self.uses_kernels:
-            hidden = linear_relu(x, self.inner.weight, self.inner.bias)
-        else:
-            hidden = self._activate(self.inner(x))
+        """The hidden layer [N, F] for x [N, D]; `Residual` multiplies it by `outer`."""
+        hidden = self.by_kernels(x) if torch.compiler.is_compiling() else self._activate(self.inner(x))
         dropped: Tensor = self.dropout(hidden)
         return dropped
+
+    def by_kernels(self, x: Tensor) -> Tensor:
+        """The hidden layer without dropout, for GPUs: if it has a ReLU, a product with the ReLU in it."""
+        if self.activation == "relu":
+            return linear_relu(x, self.inner.weight, self.inner.bias)
+        return self._activate(self.inner(x))
 
     def _activate(self, hidden: Tensor) -> Tensor:
         match self.activation:
@@ -180,7 +179,7 @@ class Residual(nn.Module):
     """The residual connection around a sub-layer, with dropout and a norm (3.1, 5.4).
 
     Post-norm, as in the paper: norm(x + Dropout(sublayer(x))). Pre-norm: x + Dropout(sublayer(norm(x))).
-    With `uses_kernels`, one kernel of ours does everything after the last product of a post-norm sub-layer.
+    If it is compiled, one kernel of ours does everything after the last product of a post-norm sub-layer.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -188,13 +187,12 @@ class Residual(nn.Module):
         self.norm = norm_of(config)
         self.dropout = Dropout(config.dropout)
         self.is_pre_norm = config.is_pre_norm
-        self.uses_kernels = False
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], output: nn.Linear) -> Tensor:
         """The new x [N, D]; `output` is the last layer of the sub-layer, and `sublayer` is everything before it."""
         # `forward` itself: calls of modules take a tenth of a step for a single sentence on a CPU.
         hidden = sublayer(self.norm.forward(x) if self.is_pre_norm else x)
-        if self.uses_kernels and not self.is_pre_norm and isinstance(self.norm, nn.LayerNorm):
+        if torch.compiler.is_compiling() and not self.is_pre_norm and isinstance(self.norm, nn.LayerNorm):
             return self._add_and_norm_by_kernel(x, F.linear(hidden, output.weight), output.bias, self.norm)
         out = output.forward(hidden)
         x = x + (self.dropout(out) if self.training else out)

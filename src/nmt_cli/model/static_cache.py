@@ -15,7 +15,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmt_cli.model.layers import CrossAttention, DecoderLayer, FeedForward, Norm, SelfAttention, linear_relu
+from nmt_cli.model.layers import CrossAttention, DecoderLayer, Norm, SelfAttention
 from nmt_cli.model.packing import Packed, to_rectangle
 from nmt_cli.model.transformer import Embedding, Transformer
 
@@ -81,8 +81,7 @@ def static_step(model: Transformer, ids: Tensor, cache: StaticCache, inputs: Ste
         x, y = add_and_norm(x, layer.self_attention.output, hidden)
         hidden = _cross_attend(layer.cross_attention, y, cache=cross, inputs=inputs)
         x, y = add_and_norm(x, layer.cross_attention.output, hidden)
-        hidden = _hidden_layer(layer.feed_forward, y)
-        x, y = add_and_norm(x, layer.feed_forward.outer, hidden)
+        x, y = add_and_norm(x, layer.feed_forward.outer, layer.feed_forward.by_kernels(y))
     return y
 
 
@@ -142,13 +141,6 @@ def _cross_attend(module: CrossAttention, x: Tensor, *, cache: Tensor, inputs: S
         **_kernel_constants(module),
     )  # fmt: skip
     return out
-
-
-def _hidden_layer(module: FeedForward, x: Tensor) -> Tensor:
-    """The hidden layer [R, F] of the feed-forward network for x [R, D]."""
-    if module.activation == "relu":
-        return linear_relu(x, module.inner.weight, module.inner.bias)
-    return module.forward(x)
 
 
 def _kernel_constants(module: SelfAttention | CrossAttention) -> dict[str, int]:

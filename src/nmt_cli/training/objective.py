@@ -15,8 +15,7 @@ from nmt_cli.devices import SHORT_SENTENCE_TOKENS
 from nmt_cli.errors import DeviceError, first_line
 from nmt_cli.memory import is_out_of_memory
 from nmt_cli.model.attention import Kernel, choose_kernel, triton_problem
-from nmt_cli.model.dropout import Dropout
-from nmt_cli.model.layers import FeedForward, Residual
+from nmt_cli.model.dropout import new_seeds
 from nmt_cli.model.transformer import Embedding, Transformer, run_decoder_layer, run_encoder_layer
 from nmt_cli.recipe.schema import ModelConfig, Recipe
 from nmt_cli.tokenization.tokenizer import PAD
@@ -63,13 +62,7 @@ class CompiledObjective:
             weights = (*consistency.loss_weights, *consistency.divergence_weights)
             kernel = partial(loss_and_gradient_of_both_passes, weights=weights, pad=PAD)
         self._function = LossFunction(kernel, rows_per_token=1 if consistency is None else 2, takes_all_rows=True)
-        dropouts = [module for module in model.modules() if isinstance(module, Dropout) and module.probability > 0]
-        self._seeds = torch.zeros(len(dropouts), 2, dtype=torch.int32, device=model.output_weight.device)
-        for dropout, seed in zip(dropouts, self._seeds.unbind(), strict=True):
-            dropout.seed = seed
-        for module in model.modules():
-            if isinstance(module, Residual | FeedForward):
-                module.uses_kernels = True
+        self._seeds = new_seeds(model, device=model.output_weight.device)
 
     def __call__(self, batch: Batch) -> Loss:
         """The loss of a batch."""
