@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -124,7 +125,7 @@ def test_damage_is_told_by_what_it_is_and_without_the_checkpoint_the_one_before_
 def test_a_checkpoint_of_another_version_is_refused_and_not_to_be_removed(tmp_path: Path) -> None:
     weights, optimizer = small_training()
     folder = CheckpointFolder(tmp_path, recipe_fingerprint="f")
-    path = folder.save(TrainingState("fp32", update=4), tensors_of(weights, optimizer), validation=None)
+    path = folder.save(TrainingState("fp32", update=4), tensors_of(weights, optimizer))
     with pytest.raises(ModelError, match="is of another training"):
         CheckpointFolder(tmp_path, recipe_fingerprint="g").load(folder.find(4), weights, optimizer)
     (path / "state.json").write_text(json.dumps({"precision": "fp32", "course": {}, "later": 1}))
@@ -169,7 +170,8 @@ def test_what_is_saved_comes_back_in_both_precisions(tmp_path: Path) -> None:
         optimizer.step(learning_rate=0.01, skip=torch.zeros(()))
         state = TrainingState(precision, update=4, applied=1, skipped_in_row=3, epoch=2, index=5, best=0.1, validated=4)
         folder = CheckpointFolder(tmp_path / precision, recipe_fingerprint="f")
-        folder.save(state, tensors_of(weights, optimizer), validation=measured(loss=2.5, bleu=30.0))
+        validated = replace(state, validation=measured(loss=2.5, bleu=30.0), signal=15)
+        folder.save(validated, tensors_of(weights, optimizer))
         found = folder.newest()
         assert found is not None
         assert (found.update, found.recipe_fingerprint, found.loss, found.bleu) == (4, "f", 2.5, 30.0)
@@ -322,7 +324,8 @@ def test_the_newest_and_the_best_are_kept(
     folder = CheckpointFolder(tmp_path, recipe_fingerprint="f")
     for update, loss in LOSSES.items():
         validation = None if loss is None else measured(loss=loss, bleu=BLEUS[update])
-        folder.save(TrainingState("fp32", update=update), tensors_of(weights, optimizer), validation=validation)
+        state = TrainingState("fp32", update=update, validation=validation)
+        folder.save(state, tensors_of(weights, optimizer))
     folder.prune(keep_last=keep_last, keep_best=keep_best, metric="loss" if metric == "loss" else "bleu")
     names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert names == [f"update-{update:08}" for update in expected]

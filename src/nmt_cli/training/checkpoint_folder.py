@@ -22,8 +22,7 @@ from nmt_cli.artifacts.run import CHECKPOINTS, Checkpoint, Metric, best_first, r
 from nmt_cli.artifacts.weights import read_tensors, write_tensors
 from nmt_cli.errors import ModelError
 from nmt_cli.training.optimizers_and_schedules import Optimizer
-from nmt_cli.training.state import LossCourse, TrainingState
-from nmt_cli.training.validation import Validation
+from nmt_cli.training.state import OF_ONE_UPDATE, LossCourse, TrainingState
 from nmt_cli.training.weights import MasterWeights
 
 TensorsByFile = Mapping[str, Mapping[str, Tensor]]
@@ -44,8 +43,8 @@ class CheckpointFolder:
         self.directory = run_directory / CHECKPOINTS
         self._fingerprint = recipe_fingerprint
 
-    def save(self, state: TrainingState, tensors: TensorsByFile, *, validation: Validation | None) -> Path:
-        """Write the checkpoint of this state and these tensors, with the validation of its update.
+    def save(self, state: TrainingState, tensors: TensorsByFile) -> Path:
+        """Write the checkpoint of this state and these tensors.
 
         A full disk is a ModelError, which names the checkpoint that is left.
         """
@@ -54,7 +53,7 @@ class CheckpointFolder:
             with files.new_directory(path, error=ModelError) as temporary:
                 for name, named in tensors.items():
                     write_tensors(temporary / name, named)
-                self._write_state(temporary, state, validation)
+                self._write_state(temporary, state)
         except ModelError as error:
             newest = self.newest()
             left = "" if newest is None else f"; the checkpoint of update {newest.update:,} is complete"
@@ -115,9 +114,11 @@ class CheckpointFolder:
         """The path of an update's checkpoint, which need not exist."""
         return self.directory / f"update-{update:08d}"
 
-    def _write_state(self, directory: Path, state: TrainingState, validation: Validation | None) -> None:
-        """Write the state and, last, the manifest with the losses and BLEU of a validation, if there was one."""
-        (directory / _STATE).write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
+    def _write_state(self, directory: Path, state: TrainingState) -> None:
+        """Write the state and, last, the manifest with the loss and BLEU of a validation, if there was one."""
+        content = {name: value for name, value in asdict(state).items() if name not in OF_ONE_UPDATE}
+        (directory / _STATE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        validation = state.validation
         fields: dict[str, Any] = {
             "kind": "checkpoint",
             "update": state.update,

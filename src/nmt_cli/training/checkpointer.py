@@ -23,7 +23,6 @@ from nmt_cli.training.reporting.reporter import Reporter
 from nmt_cli.training.runs import recipe_fingerprint
 from nmt_cli.training.state import TrainingState
 from nmt_cli.training.update import Updater
-from nmt_cli.training.validation import Validation
 
 
 class Checkpointer:
@@ -43,7 +42,7 @@ class Checkpointer:
         self._folder = CheckpointFolder(run.directory, recipe_fingerprint=fingerprint)
         self._newest: Checkpoint | None = None
         self._interim: Path | None = None
-        self._resumed: TrainingState | None = None
+        self._saved: TrainingState | None = None
         self._writer = CheckpointWriter(in_background=ranks.device.type == "cuda")
         self._unreported: tuple[int, Path] | None = None  # the checkpoint that is being written
 
@@ -69,7 +68,7 @@ class Checkpointer:
             return TrainingState(self._updater.precision)
         state = self._folder.load(checkpoint, self._updater.weights, self._updater.optimizer)
         self._interim = None if self._is_due(state.update) else checkpoint.path
-        self._resumed = state
+        self._saved = state
         self._ranks.barrier()  # until all have read it: the first may replace it
         return state
 
@@ -87,19 +86,20 @@ class Checkpointer:
             )
         return state
 
-    def save(self, state: TrainingState, *, validation: Validation | None) -> None:
+    def save(self, state: TrainingState) -> None:
         """Write a checkpoint, or begin to, and remove the checkpoints that it replaces; only on the first rank.
 
-        `validation` was measured after the same update. The event `checkpoint` is reported when the checkpoint is
-        complete: now, or in a later call of a method. A resumed state is saved already.
+        The event `checkpoint` is reported when the checkpoint is complete: now, or in a later call of a method. A state
+        that was resumed or saved is saved already.
         """
-        if not self._ranks.is_first or state is self._resumed:
+        if not self._ranks.is_first or state is self._saved:
             return
         self.join()
+        self._saved = state
         path, interim = self._folder.path(state.update), self._interim
         self._interim = None if self._is_due(state.update) else path
         outdated = None if interim == path else interim
-        self._begin_writing(partial(self._write, state, validation=validation, outdated=outdated))
+        self._begin_writing(partial(self._write, state, outdated=outdated))
         self._unreported = state.update, path
         self.report_if_complete()
 
@@ -127,7 +127,7 @@ class Checkpointer:
         trial = self._run.directory / ".sanity"
 
         def write(tensors: TensorsByFile) -> None:
-            CheckpointFolder(trial, recipe_fingerprint="").save(state, tensors, validation=None)
+            CheckpointFolder(trial, recipe_fingerprint="").save(state, tensors)
             shutil.rmtree(trial)
 
         self._begin_writing(write)
@@ -139,11 +139,9 @@ class Checkpointer:
             tensors = self._writer.snapshot(tensors_of(self._updater.weights, self._updater.optimizer))
             self._writer.begin(partial(write, tensors))
 
-    def _write(
-        self, state: TrainingState, tensors: TensorsByFile, *, validation: Validation | None, outdated: Path | None
-    ) -> None:
+    def _write(self, state: TrainingState, tensors: TensorsByFile, *, outdated: Path | None) -> None:
         """Write a checkpoint; when it is complete, remove the checkpoints that it replaces."""
-        self._folder.save(state, tensors, validation=validation)
+        self._folder.save(state, tensors)
         if outdated is not None:
             files.remove_directory(outdated)
         if self._is_due(state.update):

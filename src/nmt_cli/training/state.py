@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from nmt_cli.artifacts.run import Metric, deciding_metric
-from nmt_cli.dataset.prepared_data import Rows
 from nmt_cli.devices import Precision
 from nmt_cli.recipe.training import TrainingConfig
+from nmt_cli.training.stop_signal import Ending
 from nmt_cli.training.validation import Validation
+
+OF_ONE_UPDATE = ("validation", "signal")
+"""Fields of a state that belong to its last update alone: state.json does not have them."""
 
 # Decay per update of the running means over about 5 and about 50 updates.
 _RECENT_DECAY, _MEAN_DECAY = 0.8, 0.98
 # A loss that is larger, or not finite, counts as this many nats.
 _MAX_LOSS = 100.0
-_MAX_NAMED_PAIRS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,8 @@ class TrainingState:
     `update` counts updates, including skipped ones. The next update begins at `epoch` and `index`. `best` is the best
     value so far of `metric`, which is the loss while BLEU tells nothing. `validated` is the last update that was
     validated. `course` is the course of the losses.
+
+    `validation` was measured after the last update, and `signal` is one that the sums of this update told all ranks.
     """
 
     precision: Precision
@@ -71,13 +74,23 @@ class TrainingState:
     validations_since_best: int = 0
     validated: int = 0
     course: LossCourse = field(default_factory=LossCourse)
+    validation: Validation | None = None
+    signal: int | None = None
 
-    def after_update(self, update: int, *, loss: float | None, epoch: int, index: int) -> TrainingState:
+    def after_update(
+        self, update: int, *, loss: float | None, epoch: int, index: int, signal: int | None
+    ) -> TrainingState:
         """The state after an update of this loss per target token; None if it was skipped."""
-        moved = replace(self, update=update, epoch=epoch, index=index)
+        moved = replace(self, update=update, epoch=epoch, index=index, validation=None, signal=signal)
         if loss is None:
             return replace(moved, skipped_in_row=self.skipped_in_row + 1)
         return replace(moved, applied=self.applied + 1, skipped_in_row=0, course=self.course.after(loss))
+
+    def ending(self, training: TrainingConfig) -> Ending | None:
+        """The ending by the recipe; None if the training continues."""
+        if self.update >= training.updates:
+            return "finished"
+        return "patience" if self.validations_since_best >= (training.patience or math.inf) else None
 
     def reason_of_divergence(self, training: TrainingConfig) -> str | None:
         """Why training must not continue from here; None if it may."""
@@ -90,21 +103,10 @@ class TrainingState:
 
     def after_validation(self, validation: Validation, *, metric: Metric) -> TrainingState:
         """The state with the best value so far, and the number of validations since then, as `best_first` ranks."""
-        measured = replace(self, validated=self.update)
+        measured = replace(self, validated=self.update, validation=validation)
         decides = deciding_metric(validation.bleu, metric=metric)
         best = self.best if self.metric == decides else None  # BLEU begins to tell, or the recipe's metric has changed
         has_told = self.metric == metric != decides  # BLEU told something earlier, and tells nothing now
         if not has_told and validation.is_better_than(best, metric=decides):
             return replace(measured, best=validation.value(decides), metric=decides, validations_since_best=0)
         return replace(measured, validations_since_best=self.validations_since_best + 1)
-
-
-def pairs_of(micro_batches: Sequence[Rows], indices: Sequence[int]) -> list[int]:
-    """The pairs in the micro-batches with these indices, as ascending indices in the prepared training data."""
-    return sorted(int(pair) for index in indices for pair in micro_batches[index]["pair"])
-
-
-def describe_pairs(pairs: Sequence[int]) -> str:
-    """The number of pairs, and the first few."""
-    more = ", ..." if len(pairs) > _MAX_NAMED_PAIRS else ""
-    return f"{len(pairs):,} pairs: {', '.join(str(pair) for pair in pairs[:_MAX_NAMED_PAIRS])}{more}"

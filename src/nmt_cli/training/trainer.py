@@ -8,6 +8,7 @@ import shlex
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from nmt_cli.artifacts.average import choose_checkpoints, write_average_of_checkpoints
 from nmt_cli.artifacts.directory_kinds import kind_of
@@ -28,10 +29,9 @@ from nmt_cli.training.reporting.metrics import Meter, Stopwatch, TrainingStatus,
 from nmt_cli.training.reporting.profile import PROFILE_FOLDER, Profiler
 from nmt_cli.training.reporting.reporter import TENSORBOARD_FOLDER, Reporter, describe_start, describe_training
 from nmt_cli.training.runs import mark_finished
-from nmt_cli.training.state import describe_pairs, pairs_of
 from nmt_cli.training.stop_signal import ENDINGS_BY_SIGNAL, Ending, StopAsked, StopSignal
 from nmt_cli.training.update import LaunchedUpdate, Updater, UpdateResult
-from nmt_cli.training.validation import Validation, Validator
+from nmt_cli.training.validation import Validator
 
 logger = logging.getLogger(__name__)
 _SANITY_SENTENCES = 2
@@ -47,14 +47,22 @@ class _InFlight:
     launched: LaunchedUpdate
 
 
+class _Due(NamedTuple):
+    """What follows an update: a validation, a checkpoint, and the ending that a signal asks for."""
+
+    validation: bool
+    checkpoint: bool
+    stop: Ending | None
+
+
 class Trainer:
     """Trains the model of a run on prepared data, from its newest checkpoint or from the start.
 
     `has_tensorboard` asks for event files beside metrics.jsonl, `profiled_updates` for a profile of this many updates.
 
-    On a GPU the result of an update is read after the next update was launched; `_can_wait` tells when. The state
-    counts only updates whose results were read. If something follows an update, such as a validation or a checkpoint,
-    its result is read at once. All ranks read the same sums at the same place of the loop, so they decide alike.
+    On a GPU the result of an update is read after the next update was launched. The state counts only updates whose
+    results were read. If a validation, a checkpoint or the end is due after an update, its result is read at once. All
+    ranks read the same sums at the same place of the loop, so they decide alike.
     """
 
     def __init__(
@@ -93,9 +101,6 @@ class Trainer:
         self._validator = Validator(recipe, data, self._updater, order, ranks=ranks)
         self._state = self._checkpointer.newest_state()
         order.move_to(epoch=self._state.epoch, index=self._state.index)  # before anything opens a plan
-        self._validation: Validation | None = None
-        self._in_flight: deque[_InFlight] = deque()
-        self._signal: int | None = None
         self._loader = Loader(order, ranks, is_interrupted=lambda: self._agreed_signal() is not None)
         self._stopwatch = Stopwatch()
         self._meter: Meter
@@ -109,12 +114,6 @@ class Trainer:
     def train(self) -> Ending:
         """Train to the end of the recipe, or until patience or a signal ends the training, and save."""
         with self._reporter, self._checkpointer.finishing():
-            was_finished = self._run.record.finished is not None
-            if was_finished and self._ranks.is_first and self._ending_by_recipe() is None:
-                self._run = mark_finished(self._run, is_finished=False)
-            self._run = fit_to_memory(
-                self._order, self._run, self._updater, ranks=self._ranks, open_plan=self._open_plan
-            )
             ending = self._resume()
             if ending is None:
                 self._prepare()
@@ -122,10 +121,10 @@ class Trainer:
             elif self._profiled_updates and ending in ("finished", "patience"):
                 self._reporter.print_line("--profile: there is no update left to watch")
             self._checkpointer.join()
-            state = self._state
+            update = self._state.update
             if ending not in ("finished", "patience"):
-                self._reporter.write_event("end", reason=ending, update=state.update)
-                where = f"after update {state.update:,}, saved" if state.update else "before the first update"
+                self._reporter.write_event("end", reason=ending, update=update)
+                where = f"after update {update:,}, saved" if update else "before the first update"
                 again = "without --restart " if "--restart" in self._command else ""
                 self._reporter.print_line(f"stopped {where}: the same command {again}continues")
             elif self._ranks.is_first:
@@ -135,27 +134,33 @@ class Trainer:
 
     def _resume(self) -> Ending | None:
         """Load the newest checkpoint, if there is one, and open the plan; return the ending if no update is left."""
+        training = self._recipe.training
+        if self._ranks.is_first and self._run.record.finished is not None and self._state.ending(training) is None:
+            self._run = mark_finished(self._run, is_finished=False)
+        self._run = fit_to_memory(
+            self._order, self._run, self._updater, ranks=self._ranks, open_plan=self._end_or_open_plan
+        )
         self._state = self._checkpointer.resume()
         if self._state.update > 0:
-            if self._ending_by_recipe() is None:
+            if self._state.ending(training) is None:
                 self._reporter.write_event("resume", update=self._state.update)
                 self._reporter.print_line(f"resuming {self._run.directory} after update {self._state.update:,}")
-            if self._is_validation_due(self._state.update):  # the stop came between an update and its validation
+            if self._due_after(self._state.update).validation:  # the stop came between an update and its validation
                 self._validate()
                 self._save()
-        return self._open_plan()
+        return self._end_or_open_plan()
 
-    def _open_plan(self) -> Ending | None:
-        """Open the epoch's plan, which may take hours; return the ending by the recipe, or by a signal meanwhile."""
+    def _end_or_open_plan(self) -> Ending | None:
+        """Return the ending by the recipe or by a signal; if none, open the epoch's plan, which may take hours."""
         try:
             self._stop.interrupts = True
-            if self._stop.received is None and self._ending_by_recipe() is None:
+            if self._stop.received is None and self._state.ending(self._recipe.training) is None:
                 self._order.open()
         except StopAsked:
             pass
         finally:
             self._stop.interrupts = False
-        return self._ending_by_any_signal() or self._ending_by_recipe()
+        return self._ending_by_any_signal() or self._state.ending(self._recipe.training)
 
     def _prepare(self) -> None:
         """Warm up, and make the sanity pass; the meter knows the cost of a token from here on."""
@@ -190,27 +195,24 @@ class Trainer:
 
     def _take_updates(self) -> Ending:
         """Take update after update, until the recipe or a signal ends the training."""
+        in_flight: deque[_InFlight] = deque()
         with self._reporter.showing_progress(self._state.update), self._profiler, self._loader:
-            if self._state.update == 0 and (stop := self._validate_and_save_if_due()) is not None:
-                return stop
-            while (ending := self._ending_by_recipe()) is None:
+            ending = self._do_what_is_due()
+            while ending is None:
                 with self._profiler.update():
-                    self._launch_next_update()
-                    self._read_results()
+                    self._stopwatch.start()
+                    number = self._state.update + len(in_flight) + 1
+                    loaded = self._loader.next(num_left=self._recipe.training.updates + 1 - number)
+                    if loaded is not None:  # else a signal came
+                        in_flight.append(self._launch(loaded, number=number))
+                    while len(in_flight) > 1 or (in_flight and self._is_read_at_once(in_flight[0].number)):
+                        self._read_result(in_flight.popleft())
                 self._checkpointer.report_if_complete()
-                if not self._in_flight:  # `_can_wait` lets a result wait only if nothing is due after its update
-                    stop = self._validate_and_save_if_due()
-                    if stop is not None:
-                        return stop
+                if not in_flight:
+                    ending = self._do_what_is_due()
         return ending
 
-    def _launch_next_update(self) -> None:
-        """Launch the next update, unless a signal comes while it is awaited."""
-        self._stopwatch.start()
-        number = self._state.update + len(self._in_flight) + 1
-        left = self._recipe.training.updates + 1 - number
-        if (loaded := self._loader.next(num_left=left)) is None:
-            return
+    def _launch(self, loaded: LoadedUpdate, *, number: int) -> _InFlight:
         launched = self._updater.launch(
             loaded.batches,
             number=number,
@@ -218,43 +220,33 @@ class Trainer:
             target_tokens=loaded.planned.target_tokens,
             received_signal=lambda: self._stop.received,
         )
-        self._in_flight.append(_InFlight(number, loaded, launched))
+        return _InFlight(number, loaded, launched)
 
-    def _read_results(self) -> None:
-        """Read the results of the updates in flight, except the last if it can wait; TrainingError at a divergence."""
-        while len(self._in_flight) > 1 or (self._in_flight and not self._can_wait(self._in_flight[0].number)):
-            self._record_result(self._in_flight.popleft())
-            if (reason := self._state.reason_of_divergence(self._recipe.training)) is not None:
-                raise self._diverged(reason, good=self._checkpointer.newest_before_divergence())
+    def _is_read_at_once(self, number: int) -> bool:
+        """Whether the result of the last update is read before the next one is launched."""
+        return not self._updater.reads_late or self._profiled_updates > 0 or any(self._due_after(number))
 
-    def _can_wait(self, number: int) -> bool:
-        """Whether the result of the last update may be read after the next one was launched."""
-        return (
-            self._updater.reads_late
-            and not self._profiled_updates
-            and number < self._recipe.training.updates
-            and self._agreed_signal() is None
-            and not self._is_validation_due(number)
-            and not self._is_checkpoint_due(number)
-        )
-
-    def _record_result(self, finished: _InFlight) -> None:
-        """Record the result of an update in the state, and report it."""
+    def _read_result(self, finished: _InFlight) -> None:
+        """Bring the state to the end of an update, and report the update; TrainingError at a divergence."""
         result, planned = finished.launched.result(), finished.loaded.planned
-        micro_batches, tokens = planned.micro_batches, planned.target_tokens
-        loss = result.smoothed / tokens if result.is_applied else None
-        self._state = self._state.after_update(finished.number, loss=loss, epoch=planned.epoch, index=planned.index)
-        self._validation, self._signal = None, result.signal
+        self._state = self._state.after_update(
+            finished.number,
+            loss=result.smoothed / planned.target_tokens if result.is_applied else None,
+            epoch=planned.epoch,
+            index=planned.index,
+            signal=result.signal,
+        )
         sums = UpdateSums()
         if result.is_applied:
-            sums = UpdateSums(result.smoothed, result.nll, result.kl, planned.source_tokens, tokens, planned.slots)
+            tokens = planned.source_tokens, planned.target_tokens
+            sums = UpdateSums(result.smoothed, result.nll, result.kl, *tokens, planned.slots)
         else:
-            pairs, in_row = pairs_of(micro_batches, result.suspects), self._state.skipped_in_row
-            reason, number = "gradients are not finite", finished.number
-            self._reporter.write_event("skipped", update=number, reason=reason, in_row=in_row, pairs=pairs)
-            logger.warning("update %d is skipped: its %s (%s)", number, reason, describe_pairs(pairs))
+            pairs = sorted(int(pair) for index in result.suspects for pair in planned.micro_batches[index]["pair"])
+            self._reporter.report_skipped(finished.number, pairs=pairs, in_row=self._state.skipped_in_row)
         self._meter.add(sums, seconds=self._stopwatch.seconds, waited=self._loader.waited_seconds)
         self._report_update(result)
+        if (reason := self._state.reason_of_divergence(self._recipe.training)) is not None:
+            raise self._diverged(reason, good=self._checkpointer.newest_before_divergence())
 
     def _report_update(self, result: UpdateResult) -> None:
         training, update = self._recipe.training, self._state.update
@@ -282,29 +274,33 @@ class Trainer:
             hint += f"; for its --init-from: {shlex.join(['nmt', 'average', str(good.path), '-o', model])}"
         return TrainingError(reason, where=str(self._run.metrics_file), hint=hint)
 
-    def _validate_and_save_if_due(self) -> Ending | None:
-        """Validate and save if either is due; return the ending if a signal stops the training here."""
-        is_save_due = self._state.update > 0 and self._is_checkpoint_due(self._state.update)
+    def _due_after(self, update: int) -> _Due:
+        """What is due after this update, by all that is known of it before its validation."""
+        training, every = self._recipe.training, self._recipe.validation.every
+        is_validated = update % every == 0 or update == training.updates
+        if update == 0:  # a model that the run begins with is the first to be the best
+            is_validated = self._run.record.init_from is not None and self._state.best is None
         stop = ENDINGS_BY_SIGNAL.get(self._agreed_signal() or 0)
-        if stop is None and self._is_validation_due(self._state.update):
-            if is_save_due:
+        return _Due(
+            validation=is_validated and stop is None and (update == 0 or self._state.validated != update),
+            checkpoint=update > 0 and update % training.checkpoint_every == 0,
+            stop=stop,
+        )
+
+    def _do_what_is_due(self) -> Ending | None:
+        """Validate and save if either is due after the last update; return the ending if the training ends here."""
+        due = self._due_after(self._state.update)
+        stop, is_save_due = due.stop, due.checkpoint
+        if due.validation:
+            if due.checkpoint:
                 self._save()  # a validation may take longer than a preempted machine has left
             self._validate()
             stop = self._ending_by_any_signal()
-            is_save_due = is_save_due or self._run.num_best_kept > 0
-        is_end = stop is not None or self._ending_by_recipe() is not None
-        if is_save_due or (is_end and self._state.update > 0):
+            is_save_due = due.checkpoint or self._run.num_best_kept > 0
+        ending = stop or self._state.ending(self._recipe.training)
+        if is_save_due or (ending is not None and self._state.update > 0):
             self._save()
-        return stop
-
-    def _is_validation_due(self, update: int) -> bool:
-        if update == 0:  # a model that the run begins with is the first to be the best
-            return self._run.record.init_from is not None and self._state.best is None
-        is_at_interval = update % self._recipe.validation.every == 0 or update == self._recipe.training.updates
-        return is_at_interval and self._state.validated != update
-
-    def _is_checkpoint_due(self, update: int) -> bool:
-        return update % self._recipe.training.checkpoint_every == 0
+        return ending
 
     def _validate(self) -> None:
         """Validate, with the same result on all ranks. A signal stops the validation: the next start repeats it."""
@@ -316,7 +312,7 @@ class Trainer:
             return
         if not math.isfinite(measured.loss):
             raise self._diverged(f"the validation loss after update {self._state.update:,} is not finite", good=None)
-        self._validation, before, metric = measured, self._state.metric, self._recipe.validation.metric
+        before, metric = self._state.metric, self._recipe.validation.metric
         self._state = self._state.after_validation(measured, metric=metric)
         self._reporter.report_validation(self._state.update, measured, is_best=self._state.validations_since_best == 0)
         if self._state.metric not in (before, metric):
@@ -329,14 +325,7 @@ class Trainer:
 
     def _save(self) -> None:
         self._stopwatch.stop()
-        self._checkpointer.save(self._state, validation=self._validation)
-
-    def _ending_by_recipe(self) -> Ending | None:
-        """The ending by the recipe; None if the training continues."""
-        if self._state.update >= self._recipe.training.updates:
-            return "finished"
-        patience = self._recipe.training.patience or math.inf
-        return "patience" if self._state.validations_since_best >= patience else None
+        self._checkpointer.save(self._state)
 
     def _ending_by_any_signal(self) -> Ending | None:
         """The ending for a signal to any of the ranks, the same on all ranks; SIGTERM comes before Ctrl-C."""
@@ -344,7 +333,7 @@ class Trainer:
 
     def _agreed_signal(self) -> int | None:
         """The signal that all ranks know of: the sums of an update tell each rank of the others' signals."""
-        return self._stop.received if self._ranks.size == 1 else self._signal
+        return self._stop.received if self._ranks.size == 1 else self._state.signal
 
     def _write_final_model(self, ending: Ending) -> None:
         """Write the model directory, unless it is there, report the end, and mark the run as finished.

@@ -8,7 +8,7 @@ import math
 import os
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -41,6 +41,7 @@ TENSORBOARD_FOLDER = "tensorboard"
 
 logger = logging.getLogger(__name__)
 _MAX_SILENT_SECONDS = 30.0  # in a log
+_MAX_NAMED_PAIRS = 5
 
 
 class Reporter:
@@ -116,6 +117,15 @@ class Reporter:
         self.write_event("train", **asdict(status), **measured, **tokens)
         if self._view is None:
             self._print_update(status, metrics)
+
+    def report_skipped(self, update: int, *, pairs: Sequence[int], in_row: int) -> None:
+        """Report an update that was skipped, one of `in_row`; the prepared training data has the pairs by index."""
+        reason = "gradients are not finite"
+        self.write_event("skipped", update=update, reason=reason, in_row=in_row, pairs=pairs)
+        named = [*map(str, pairs[:_MAX_NAMED_PAIRS]), *(["..."] if len(pairs) > _MAX_NAMED_PAIRS else [])]
+        logger.warning(
+            "update %d is skipped: its %s (%s pairs: %s)", update, reason, f"{len(pairs):,}", ", ".join(named)
+        )
 
     def report_validation(self, update: int, measured: Validation, *, is_best: bool) -> None:
         """Report a validation after `update`."""
