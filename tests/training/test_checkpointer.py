@@ -16,7 +16,7 @@ import torch
 from nmt_cli.artifacts.weights import write_tensors
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import ModelError
-from nmt_cli.training import checkpoint_folder, checkpointer
+from nmt_cli.training import checkpointer
 from nmt_cli.training.checkpointer import CheckpointWriter
 from nmt_cli.training.update import Updater
 from tests.forks import run_forked
@@ -28,12 +28,12 @@ from tests.training.tiny import checkpoints as updates_of
 KILLED = """
 import os, signal, sys, threading
 from nmt_cli.cli.app import main
-from nmt_cli.training import checkpoint_folder, checkpointer
+from nmt_cli.training import checkpointer
 from nmt_cli.training.update import Updater
 
 writer = checkpointer.CheckpointWriter
 checkpointer.CheckpointWriter = lambda in_background: writer(in_background=True)
-write, update, is_beyond = checkpoint_folder.write_tensors, Updater.launch, threading.Event()
+write, update, is_beyond = checkpointer.write_tensors, Updater.launch, threading.Event()
 
 def write_half(file, tensors):
     if "update-00000006" in str(file):
@@ -48,7 +48,7 @@ def noted(self, *arguments, **options):
         is_beyond.set()
     return update(self, *arguments, **options)
 
-checkpoint_folder.write_tensors, Updater.launch = write_half, noted
+checkpointer.write_tensors, Updater.launch = write_half, noted
 main()
 """
 
@@ -88,7 +88,7 @@ def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
         join(self, timeout)
 
     monkeypatch.setattr(checkpointer, "CheckpointWriter", lambda in_background: CheckpointWriter(in_background=True))
-    monkeypatch.setattr(checkpoint_folder, "write_tensors", write_late)
+    monkeypatch.setattr(checkpointer, "write_tensors", write_late)
     monkeypatch.setattr(Updater, "launch", counted)
     monkeypatch.setattr(threading.Thread, "join", joined)
 
@@ -164,14 +164,14 @@ def test_a_kill_while_the_thread_writes_leaves_the_checkpoint_before(
 def test_a_full_disk_is_the_error_of_the_checkpoint_that_did_not_fit(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: int
 ) -> None:
-    write: Callable[[Path, Any], None] = vars(checkpoint_folder)["write_tensors"]
+    write: Callable[[Path, Any], None] = vars(checkpointer)["write_tensors"]
 
     def full(file: Path, tensors: Any) -> None:
         write(file, tensors)
         if f"update-{update:08}" in str(file):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(checkpoint_folder, "write_tensors", full)
+    monkeypatch.setattr(checkpointer, "write_tensors", full)
     run = tmp_path / "run"
     with pytest.raises(ModelError) as caught:
         train(prepared, run, *NINE)

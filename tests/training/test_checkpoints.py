@@ -18,7 +18,7 @@ import torch
 
 from nmt_cli import files
 from nmt_cli.artifacts.manifest import write_manifest
-from nmt_cli.artifacts.run import open_run
+from nmt_cli.artifacts.run import open_run, read_checkpoint
 from nmt_cli.artifacts.weights import write_tensors
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.devices import Precision
@@ -26,8 +26,8 @@ from nmt_cli.errors import ModelError
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import ModelConfig
 from nmt_cli.recipe.training import AdamConfig
-from nmt_cli.training import checkpoint_folder as module
-from nmt_cli.training.checkpoint_folder import CheckpointFolder, tensors_of
+from nmt_cli.training import checkpointer as module
+from nmt_cli.training.checkpointer import CheckpointFolder, tensors_of
 from nmt_cli.training.optimizers_and_schedules import Optimizer
 from nmt_cli.training.state import TrainingState
 from nmt_cli.training.validation import Validation
@@ -127,11 +127,11 @@ def test_a_checkpoint_of_another_version_is_refused_and_not_to_be_removed(tmp_pa
     folder = CheckpointFolder(tmp_path, recipe_fingerprint="f")
     path = folder.save(TrainingState("fp32", update=4), tensors_of(weights, optimizer))
     with pytest.raises(ModelError, match="is of another training"):
-        CheckpointFolder(tmp_path, recipe_fingerprint="g").load(folder.find(4), weights, optimizer)
+        CheckpointFolder(tmp_path, recipe_fingerprint="g").load(read_checkpoint(path), weights, optimizer)
     (path / "state.json").write_text(json.dumps({"precision": "fp32", "course": {}, "later": 1}))
     write_manifest(path, {"kind": "checkpoint", "update": 4, "recipe_fingerprint": "f"})
     with pytest.raises(ModelError, match=r"^state\.json has other fields: ") as caught:
-        folder.load(folder.find(4), weights, optimizer)
+        folder.load(read_checkpoint(path), weights, optimizer)
     assert caught.value.hint == "continue with the version of nmt that wrote it, or begin in another folder with -o"
 
 

@@ -19,7 +19,7 @@ import torch
 
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import ModelError
-from nmt_cli.training.checkpoint_folder import CheckpointFolder
+from nmt_cli.training.checkpointer import CheckpointFolder
 from nmt_cli.training.reporting.metrics import Stopwatch, TrainingStatus, UpdateMetrics, UpdateSums
 from nmt_cli.training.reporting.reporter import LiveView, Reporter
 from nmt_cli.training.update import Updater

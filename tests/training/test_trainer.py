@@ -19,7 +19,7 @@ from nmt_cli.artifacts.weights import read_tensors
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import DataError, DeviceError, ModelError, TrainingError
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.training import checkpoint_folder
+from nmt_cli.training import checkpointer
 from nmt_cli.training import validation as validation_module
 from nmt_cli.training.trainer import Trainer
 from nmt_cli.training.update import LaunchedUpdate, Updater
@@ -302,7 +302,7 @@ def test_a_full_disk_is_noticed_before_the_first_update(
 
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint_folder, "write_tensors", full_disk)
+        patch.setattr(checkpointer, "write_tensors", full_disk)
         with pytest.raises(ModelError, match="the disk is full") as caught:
             train(prepared, run, *SHORT)
     assert caught.value.hint == "free some space, then give the same command again"
