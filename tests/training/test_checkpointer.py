@@ -206,5 +206,5 @@ def test_on_a_gpu_copies_are_pinned_and_those_of_their_moment() -> None:
     kept = writer.snapshot({"file": {"name": tensor}})["file"]["name"]
     tensor.zero_()
     writer.begin(lambda: found.append((float(kept.min()), kept.is_pinned())))
-    writer.join()
+    writer.finish()
     assert found == [(1.0, True)]

@@ -23,7 +23,7 @@ from nmt_cli.training.ranks.ranks import (
     FailureBoard,
     Ranks,
     join_ranks,
-    record_failure,
+    report_failure,
 )
 from nmt_cli.training.start import launch_ranks
 from tests.training.tiny import checkpoint, checkpoints, events, stopped_after, train
@@ -312,8 +312,8 @@ def test_a_lost_connection_is_told_where_nobody_tells_why(monkeypatch: pytest.Mo
     board = FailureBoard(HashStore())
     monkeypatch.setattr(module, "find_failure_board", lambda: board)
     monkeypatch.setattr(module, "_CAUSE_SECONDS", 0.5)
-    assert record_failure(7, is_consequence=True) is None
-    assert record_failure(6, is_consequence=False) == board.failure() == 7
+    assert report_failure(7, is_consequence=True) is None
+    assert report_failure(6, is_consequence=False) == board.failure() == 7
 
 
 def test_a_collective_that_fails_is_a_lost_connection(monkeypatch: pytest.MonkeyPatch) -> None:

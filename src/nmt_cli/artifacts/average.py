@@ -153,11 +153,10 @@ def write_average_of_models(paths: Sequence[Path], *, output: Path, overwrite: b
 
 def _too_few_error(run: Run, *, option: Literal["last", "best"], number: int, num_found: int) -> ModelError:
     """The error if `--last` or `--best` asks for more checkpoints than the `num_found` that can be chosen."""
-    kind = "checkpoint" if num_found == 1 else "checkpoints"
     measured = "" if option == "last" else f" with a validation {run.recipe.validation.metric}"
     hint = f"nmt average {shlex.quote(str(run.directory))} --{option} {num_found}"
     return ModelError(
-        f"{number} were asked for, but the run has {num_found} {kind}{measured}",
+        f"{number} were asked for, but the run has {num_found} checkpoint{'' if num_found == 1 else 's'}{measured}",
         where=str(run.directory / CHECKPOINTS),
         hint=hint if num_found else f"average the newest: nmt average {shlex.quote(str(run.directory))} --last 1",
     )

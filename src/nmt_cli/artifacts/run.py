@@ -30,11 +30,11 @@ _DAMAGED_RUN_HINT = "restore the file, or start the run anew in another folder"
 _UNFINISHED_HINT = "let it finish, or average the checkpoints so far: nmt average {run}"
 
 
-class _Record(BaseModel):
+class _Fields(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-class InitialModel(_Record):
+class InitialModel(_Fields):
     """The model directory whose weights a run began with.
 
     It is not read again once the run has a checkpoint.
@@ -45,7 +45,7 @@ class InitialModel(_Record):
     updates: list[int]
 
 
-class MeasuredTokens(_Record):
+class MeasuredTokens(_Fields):
     """The tokens per device that fit this hardware. They are measured if the recipe says auto."""
 
     tokens: PositiveInt
@@ -54,13 +54,13 @@ class MeasuredTokens(_Record):
     precision: str
 
 
-class _CheckpointFields(_Record):
+class _CheckpointFields(_Fields):
     update: int
     recipe_fingerprint: str
     validation: dict[str, float | None] | None = None
 
 
-class RunRecord(_Record):
+class RunRecord(_Fields):
     """run.json: the origin of the run's data, its start, and its command."""
 
     languages: LanguagePair

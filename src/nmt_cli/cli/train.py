@@ -164,10 +164,10 @@ def _as_one_of_several_ranks() -> Iterator[None]:
     except (typer.Exit, typer.Abort):
         raise
     except Exception as error:
-        from nmt_cli.training.ranks.ranks import ConnectionLost, record_failure
+        from nmt_cli.training.ranks.ranks import ConnectionLost, report_failure
 
         code = error.exit_code if isinstance(error, NmtError) else 1
-        first_failure = record_failure(code, is_consequence=isinstance(error, ConnectionLost))
+        first_failure = report_failure(code, is_consequence=isinstance(error, ConnectionLost))
         if first_failure is None:
             raise
         raise typer.Exit(first_failure) from None

@@ -22,13 +22,13 @@ TokenDtype = Literal["uint16", "uint32"]
 PREPARE_AGAIN = "prepare the data again: give the same nmt prepare command once more"
 
 
-class Record(BaseModel):
+class ManifestPart(BaseModel):
     """A part of a manifest: unknown fields and other types are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class SplitCounts(Record):
+class SplitCounts(ManifestPart):
     """The size of a split; tokens with EOS."""
 
     pairs: int
@@ -36,21 +36,21 @@ class SplitCounts(Record):
     target_tokens: int
 
 
-class TokenizerRecord(Record):
+class TokenizerRecord(ManifestPart):
     """A tokenizer by size and by the SHA-256 of its file."""
 
     vocab_size: int
     fingerprint: str
 
 
-class Tokenizers(Record):
+class Tokenizers(ManifestPart):
     """The tokenizers of the two sides; equal if the vocabulary is shared."""
 
     source: TokenizerRecord
     target: TokenizerRecord
 
 
-class InputRecord(Record):
+class InputRecord(ManifestPart):
     """An input of a split, a file or generated text, with the SHA-256 of its bytes."""
 
     split: str
@@ -59,7 +59,7 @@ class InputRecord(Record):
     sha256: str
 
 
-class Manifest(Record):
+class Manifest(ManifestPart):
     """The contents of `manifest.json` in a directory of prepared data."""
 
     kind: Literal["prepared data"] = "prepared data"

@@ -43,21 +43,21 @@ _NUM_RANGES, _PAIRS_PER_RANGE = 64, 64  # the sample that the cost is measured o
 
 
 def check_sampling(data: PreparedData, sampling: SubwordSampling) -> None:
-    """Raise RecipeError if the recipe's kind of sampling does not suit the vocabulary of the data."""
+    """Raise RecipeError if the recipe's sampling does not suit the vocabulary of the data."""
     if sampling.alpha is None:
         return
     if sampling.dropout:
-        setting, kind_needed = "dropout", "bpe"
+        setting, needed = "dropout", "bpe"
         off, alternative = "--set tokenizer.dropout=0", "--set tokenizer.sampling=0.2"
     else:
-        setting, kind_needed = "sampling", "unigram"
+        setting, needed = "sampling", "unigram"
         off, alternative = "--set tokenizer.sampling=null", "--set tokenizer.dropout=0.05"
     names = {"bpe": "BPE", "unigram": "unigram"}
     for file in (data.source_tokenizer_file, data.target_tokenizer_file):
         model = file.read_bytes()
-        if (kind := tokenizer_kind(model)) != kind_needed:
+        if (found := tokenizer_kind(model)) != needed:
             raise RecipeError(
-                f"tokenizer.{setting} is for {names[kind_needed]} vocabularies, but the data has a {names[kind]} one",
+                f"tokenizer.{setting} is for {names[needed]} vocabularies, but the data has a {names[found]} one",
                 where=str(file),
                 hint=f"{off} {alternative}",
             )

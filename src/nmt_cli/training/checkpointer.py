@@ -53,7 +53,7 @@ class Checkpointer:
     training was stopped is interim: the next one replaces it. So a training that was stopped ends with the same
     checkpoints as an uninterrupted one.
 
-    On a GPU a thread writes while training continues. It is joined before anything else reads or writes the folder,
+    On a GPU a thread writes while training continues. It is awaited before anything else reads or writes the folder,
     and at the end of `finishing`.
     """
 
@@ -74,9 +74,9 @@ class Checkpointer:
             yield
         except Exception:
             with suppress(ModelError, OSError, RuntimeError):  # the first error is the one to report
-                self.join()
+                self.finish()
             raise
-        self.join()
+        self.finish()
 
     def resume(self) -> TrainingState:
         """Load the checkpoint that `newest_state` found or, if there was none, the weights that the run begins with.
@@ -115,7 +115,7 @@ class Checkpointer:
         """
         if not self._ranks.is_first or state is self._saved:
             return
-        self.join()
+        self.finish()
         self._saved = state
         path, interim = self._folder.path(state.update), self._interim
         self._interim = None if self._is_due(state.update) else path
@@ -127,19 +127,19 @@ class Checkpointer:
     def report_if_complete(self) -> None:
         """Report the checkpoint that was being written, if it is complete by now; raises what went wrong with it."""
         if self._writer.is_done:
-            self.join()
+            self.finish()
 
-    def join(self) -> None:
+    def finish(self) -> None:
         """Return when no checkpoint is being written; ModelError if it could not be."""
         complete, self._unreported = self._unreported, None
-        self._writer.join()
+        self._writer.finish()
         if complete is not None:
             self._ranks.beat()
             self._reporter.write_event("checkpoint", update=complete[0], path=str(complete[1]))
 
     def newest_before_divergence(self) -> Checkpoint | None:
         """The newest checkpoint before any sign of trouble, the same on every rank; None if there is none."""
-        self.join()
+        self.finish()
         spike_nats = self._run.recipe.training.spike_nats
         return self._ask_first_rank(partial(self._folder.newest_before_divergence, spike_nats=spike_nats))
 
@@ -152,7 +152,7 @@ class Checkpointer:
             shutil.rmtree(trial)
 
         self._begin_writing(write)
-        self._writer.join()
+        self._writer.finish()
 
     def _begin_writing(self, write: Callable[[TensorsByFile], None]) -> None:
         """Begin to write the tensors of a checkpoint, with the weights that are validated."""
@@ -299,14 +299,14 @@ class CheckpointWriter:
         return copies
 
     def begin(self, work: Callable[[], None]) -> None:
-        """Do the work, or begin it in a thread, for which the end of the process does not wait: `join` does."""
+        """Do the work, or begin it in a thread, for which the end of the process does not wait: `finish` does."""
         if not self._in_background:
             work()
             return
         self._thread = threading.Thread(target=self._run, args=(work,), name="nmt-checkpoint", daemon=True)
         self._thread.start()
 
-    def join(self) -> None:
+    def finish(self) -> None:
         """Return when the work is done; raises the work's error."""
         if self._thread is not None:
             self._thread.join()

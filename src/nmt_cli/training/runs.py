@@ -166,8 +166,8 @@ def check_run_path(directory: Path) -> None:
             raise ModelError(f"{path} is a file", where=str(directory), hint="choose another folder with -o")
 
 
-def mark_finished(run: Run, *, is_finished: bool) -> Run:
-    """Write run.json: when the training finished, or that it continues, and how many tokens fit its devices."""
+def write_record(run: Run, *, is_finished: bool) -> Run:
+    """Write the record of a run, run.json, with the time when the training finished, or without, if it continues."""
     return _update_record(run, finished=_now() if is_finished else None)
 
 

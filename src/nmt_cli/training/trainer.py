@@ -28,7 +28,7 @@ from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.reporting.metrics import Meter, Stopwatch, TrainingStatus, UpdateSums, measure_compute, memory_gb
 from nmt_cli.training.reporting.profile import PROFILE_FOLDER, Profiler
 from nmt_cli.training.reporting.reporter import TENSORBOARD_FOLDER, Reporter, describe_start, describe_training
-from nmt_cli.training.runs import mark_finished
+from nmt_cli.training.runs import write_record
 from nmt_cli.training.stop_signal import ENDINGS_BY_SIGNAL, Ending, StopAsked, StopSignal
 from nmt_cli.training.update import LaunchedUpdate, Updater, UpdateResult
 from nmt_cli.training.validation import Validator
@@ -120,7 +120,7 @@ class Trainer:
                 ending = self._take_updates()
             elif self._profiled_updates and ending in ("finished", "patience"):
                 self._reporter.print_line("--profile: there is no update left to watch")
-            self._checkpointer.join()
+            self._checkpointer.finish()
             update = self._state.update
             if ending not in ("finished", "patience"):
                 self._reporter.write_event("end", reason=ending, update=update)
@@ -136,7 +136,7 @@ class Trainer:
         """Load the newest checkpoint, if there is one, and open the plan; return the ending if no update is left."""
         training = self._recipe.training
         if self._ranks.is_first and self._run.record.finished is not None and self._state.ending(training) is None:
-            self._run = mark_finished(self._run, is_finished=False)
+            self._run = write_record(self._run, is_finished=False)
         self._run = fit_to_memory(
             self._order, self._run, self._updater, ranks=self._ranks, open_plan=self._end_or_open_plan
         )
@@ -175,7 +175,7 @@ class Trainer:
                 self._order, self._run, self._warm_up, release=self._updater.release, ranks=self._ranks
             )
         if self._ranks.is_first:  # run.json gets the tokens that fit, now that the warm-up has tried them
-            self._run = mark_finished(self._run, is_finished=False)
+            self._run = write_record(self._run, is_finished=False)
         self._meter = Meter(cost, num_passes=self._recipe.training.num_passes)
         if update == 0:
             self._sanity_pass()
@@ -353,7 +353,7 @@ class Trainer:
                 bad = f"no better {state.metric} in {state.validations_since_best} validations"
                 report(f"{bad}: training ends after update {state.update:,}; the best was after {chosen.update:,}")
             self._reporter.write_event("end", reason=ending, update=state.update)
-            run = mark_finished(run, is_finished=True)
+            run = write_record(run, is_finished=True)
         # The average of one checkpoint is the checkpoint itself.
         write_average_of_checkpoints(run, [chosen], output=output, overwrite=True, command=self._command, measure=None)
         report(f"model of update {chosen.update:,} written to {output}")

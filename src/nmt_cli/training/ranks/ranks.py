@@ -181,7 +181,7 @@ class FailureBoard:
         return self._store.add("beats", int(is_progress))
 
     def claim(self, exit_code: int) -> int | None:
-        """Record a failure. Return None if it is the first, whose message is shown; else return the first's code."""
+        """Report a failure. Return None if it is the first, whose message is shown; else return the first's code."""
         if self._store.add("claims", 1) > 1:
             return int(self._store.get("failure"))  # waits for the process that is about to write it
         self._store.set("failure", str(exit_code))
@@ -201,10 +201,10 @@ def find_failure_board() -> FailureBoard | None:
         return None
 
 
-def record_failure(exit_code: int, *, is_consequence: bool) -> int | None:
-    """Record this rank's failure. Return the code of an earlier one, whose message is enough; None if there is none.
+def report_failure(exit_code: int, *, is_consequence: bool) -> int | None:
+    """Report this rank's failure. Return the code of an earlier one, whose message is enough; None if there is none.
 
-    A failure that is only a consequence waits a few seconds for its cause to be recorded.
+    A failure that is only a consequence waits a few seconds for its cause to be reported.
     """
     board = find_failure_board()
     if board is None:
