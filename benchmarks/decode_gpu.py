@@ -134,7 +134,7 @@ def _device_rates(device: str) -> dict[str, float]:
         import torch
         from decode_floor import bandwidth
 
-        from nmt_cli.training.reporting.metrics import matrix_rate
+        from nmt_cli.training.reporting.training_metrics import matrix_rate
 
         flops = matrix_rate(torch.device(device), torch.bfloat16)
         _MEASURED[device] = {"bytes_a_second": bandwidth(device), "flops_a_second": flops}

@@ -21,8 +21,8 @@ from nmt_cli.training.initial_weights import build_model
 from nmt_cli.training.loader import Loader
 from nmt_cli.training.micro_batch_size import max_tokens_before_fitting
 from nmt_cli.training.ranks.ranks import Ranks
-from nmt_cli.training.reporting.metrics import ComputeCost, measure_compute, memory_gb
 from nmt_cli.training.reporting.profile import Profiler
+from nmt_cli.training.reporting.training_metrics import ComputeCost, measure_compute, memory_gb
 from nmt_cli.training.update import LaunchedUpdate, Updater
 
 

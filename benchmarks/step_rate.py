@@ -45,7 +45,7 @@ def main() -> None:
     from padded_transformer import PaddedLoop
 
     from nmt_cli.dataset.prepared_data import open_prepared
-    from nmt_cli.training.reporting.metrics import matrix_rate
+    from nmt_cli.training.reporting.training_metrics import matrix_rate
 
     data, device = open_prepared(Path(arguments.data)), arguments.device
     recipe = _recipe(arguments)

@@ -34,7 +34,7 @@ from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.ranks.ranks import Ranks
-from nmt_cli.training.reporting.metrics import measure_compute
+from nmt_cli.training.reporting.training_metrics import measure_compute
 from nmt_cli.training.update import Updater
 
 _PIECES = 37_000

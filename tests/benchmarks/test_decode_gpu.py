@@ -47,7 +47,7 @@ def measured(folder: Path, *options: str) -> Any:
         patch.setattr(sys, "argv", command)
         patch.syspath_prepend(str(benchmarks))
         patch.setattr("decode_floor._LARGE_BYTES", {"cpu": 1 << 20})
-        patch.setattr("nmt_cli.training.reporting.metrics._NUM_PRODUCTS", 1)
+        patch.setattr("nmt_cli.training.reporting.training_metrics._NUM_PRODUCTS", 1)
         runpy.run_path(str(benchmarks / "decode_gpu.py"), run_name="__main__")
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from nmt_cli.training.reporting import metrics
+from nmt_cli.training.reporting import training_metrics
 from tests import fork_server
 from tests.docs.pages import ROOT
 from tests.docs.programs import in_small
@@ -39,9 +39,9 @@ def serve(path: str) -> None:
         with suppress(ImportError):
             import_module(module)
     # A training measures it for a fifth of a second.
-    metrics.matrix_rate = functools.cache(metrics.matrix_rate)
+    training_metrics.matrix_rate = functools.cache(training_metrics.matrix_rate)
     for dtype in (torch.float32, torch.bfloat16):
-        metrics.matrix_rate(torch.device("cpu"), dtype)
+        training_metrics.matrix_rate(torch.device("cpu"), dtype)
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as listener:

@@ -20,12 +20,12 @@ import torch
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import ModelError
 from nmt_cli.training.checkpointer import CheckpointFolder
-from nmt_cli.training.reporting.metrics import Stopwatch, TrainingStatus, UpdateMetrics, UpdateSums
 from nmt_cli.training.reporting.reporter import LiveView, Reporter
+from nmt_cli.training.reporting.training_metrics import Stopwatch, TrainingStatus, UpdateMetrics, UpdateSums
 from nmt_cli.training.update import Updater
 from nmt_cli.training.validation import Validation, Validator
 from tests.forks import Forked
-from tests.training.test_metrics import FakeClock
+from tests.training.test_training_metrics import FakeClock
 from tests.training.tiny import arguments_of, checkpoints, events, stopped_after, train
 
 KEYS = {

@@ -23,7 +23,7 @@ from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.pipeline import prepare
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.training.reporting import metrics
+from nmt_cli.training.reporting import training_metrics
 from nmt_cli.training.update import LaunchedUpdate, Updater
 from tests.preparing.corpus_files import write_prefix
 
@@ -142,11 +142,11 @@ def arguments_of(data: PreparedData, folder: Path, *settings: str) -> list[str]:
 @contextmanager
 def measured_once() -> Iterator[None]:
     """Trainings that measure the device's matrix rate, a fifth of a second, only in the first of a test process."""
-    with patch.object(metrics, "matrix_rate", _matrix_rate):
+    with patch.object(training_metrics, "matrix_rate", _matrix_rate):
         yield
 
 
-_matrix_rate = functools.cache(metrics.matrix_rate)
+_matrix_rate = functools.cache(training_metrics.matrix_rate)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from nmt_cli.training.micro_batch_size import estimate_device_needs
 from nmt_cli.training.ranks.launcher import launch
 from nmt_cli.training.ranks.ranks import LAUNCHED, is_under_torchrun, join_ranks
 from nmt_cli.training.ranks.watchdog import watching
-from nmt_cli.training.reporting.metrics import estimate_time, matrix_rate
+from nmt_cli.training.reporting.training_metrics import estimate_time, matrix_rate
 from nmt_cli.training.runs import check_run_path, locked_run, open_or_begin
 from nmt_cli.training.stop_signal import StopSignal
 

@@ -25,9 +25,16 @@ from nmt_cli.training.loader import LoadedUpdate, Loader
 from nmt_cli.training.micro_batch_size import fit_to_memory, max_tokens_before_fitting, warm_up_with_tokens_that_fit
 from nmt_cli.training.objective import warn_of_triton_problem
 from nmt_cli.training.ranks.ranks import Ranks
-from nmt_cli.training.reporting.metrics import Meter, Stopwatch, TrainingStatus, UpdateSums, measure_compute, memory_gb
 from nmt_cli.training.reporting.profile import PROFILE_FOLDER, Profiler
 from nmt_cli.training.reporting.reporter import TENSORBOARD_FOLDER, Reporter, describe_start, describe_training
+from nmt_cli.training.reporting.training_metrics import (
+    Meter,
+    Stopwatch,
+    TrainingStatus,
+    UpdateSums,
+    measure_compute,
+    memory_gb,
+)
 from nmt_cli.training.runs import write_record
 from nmt_cli.training.stop_signal import ENDINGS_BY_SIGNAL, Ending, StopAsked, StopSignal
 from nmt_cli.training.update import LaunchedUpdate, Updater, UpdateResult

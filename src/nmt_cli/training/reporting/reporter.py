@@ -29,7 +29,7 @@ from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.objective import attention_kernel
 from nmt_cli.training.ranks.ranks import Ranks
-from nmt_cli.training.reporting.metrics import Clock, TrainingStatus, UpdateMetrics, UpdateSums
+from nmt_cli.training.reporting.training_metrics import Clock, TrainingStatus, UpdateMetrics, UpdateSums
 from nmt_cli.training.update import Updater
 from nmt_cli.training.validation import Validation
 

@@ -15,8 +15,8 @@ from nmt_cli.model.packing import pack
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import ModelConfig
 from nmt_cli.training.ranks.ranks import Ranks
-from nmt_cli.training.reporting import metrics
-from nmt_cli.training.reporting.metrics import (
+from nmt_cli.training.reporting import training_metrics
+from nmt_cli.training.reporting.training_metrics import (
     ComputeCost,
     Meter,
     Stopwatch,
@@ -54,7 +54,7 @@ class FakeClock:
 @pytest.fixture
 def unit_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure no matrix product."""
-    monkeypatch.setattr(metrics, "matrix_rate", lambda device, dtype: 1.0)
+    monkeypatch.setattr(training_metrics, "matrix_rate", lambda device, dtype: 1.0)
 
 
 def test_the_stopwatch_leaves_out_what_lies_between_stop_and_start() -> None:
