@@ -14,11 +14,11 @@ import torch
 import nmt_cli
 from nmt_cli.api import Translator
 from nmt_cli.artifacts import model_directory
-from nmt_cli.decoding.engine import DecodingOverrides, with_overrides
+from nmt_cli.decoding.engine import with_overrides
 from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
 from nmt_cli.decoding.translation import SplitLine, Translation, without_repetition
 from nmt_cli.errors import DataError, DeviceError, ModelError, UsageError
-from nmt_cli.recipe.schema import DecodingConfig, LanguagePair, TrainedLines
+from nmt_cli.recipe.schema import DecodingConfig, DecodingOverrides, LanguagePair, TrainedLines
 from nmt_cli.tokenization.sentence_splitting import SplitText
 from tests.artifacts.builders import save_tiny, tiny_recipe
 from tests.decoding.reference import CPU, search_in_batches

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, Protocol, TypedDict
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSenten
 from nmt_cli.devices import choose_device, choose_precision, parse_precision
 from nmt_cli.errors import DeviceError, UsageError, nearest_word
 from nmt_cli.recipe.mistakes import describe, error_to_show, suggestion
-from nmt_cli.recipe.schema import DecodingConfig, LanguagePair, SplitSentences, TrainedLines
+from nmt_cli.recipe.schema import DecodingConfig, LanguagePair, TrainedLines
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
 _CHOICES = {"engine": ("torch", "ctranslate2", "auto"), "precision": ("auto", "fp32", "bf16", "int8")}
@@ -73,23 +73,6 @@ def open_engine(
     if engine == "ctranslate2":
         return _open_ctranslate2(directories, device=device, precision=precision)
     return _open_torch(directories, device=device, precision=precision)
-
-
-class DecodingOverrides(TypedDict, total=False):
-    """Settings of `DecodingConfig` for one call; None leaves a setting as it is."""
-
-    beam: int | None
-    length_penalty: float | None
-    length_penalty_form: Literal["gnmt", "length", "none"] | None
-    max_extra_tokens: int | None
-    min_tokens: int | None
-    split_sentences: SplitSentences | None
-    batch_tokens: int | None
-    samples: int | None
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    seed: int | None
 
 
 def with_overrides(config: DecodingConfig, overrides: Mapping[str, object]) -> DecodingConfig:

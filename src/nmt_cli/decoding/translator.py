@@ -9,7 +9,7 @@ from typing import Unpack
 
 import torch
 
-from nmt_cli.decoding.engine import DecodingOverrides, Engine, check_num_candidates, with_overrides
+from nmt_cli.decoding.engine import Engine, check_num_candidates, with_overrides
 from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
 from nmt_cli.decoding.translation import (
     SplitLine,
@@ -19,7 +19,7 @@ from nmt_cli.decoding.translation import (
     without_repetition,
 )
 from nmt_cli.errors import DataError, UsageError
-from nmt_cli.recipe.schema import DecodingConfig, LanguagePair
+from nmt_cli.recipe.schema import DecodingConfig, DecodingOverrides, LanguagePair
 from nmt_cli.text_encoding import check_characters
 from nmt_cli.tokenization.pieces import word_alignment, word_log_probs
 from nmt_cli.tokenization.sentence_splitting import LineSplitter, SplitText, has_letters

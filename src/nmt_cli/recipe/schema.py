@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, NamedTuple, assert_never
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, assert_never
 
 from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
@@ -219,11 +219,15 @@ class SubwordSampling(Section):
         return self
 
 
+# `Searcher` applies every setting. `CudaSearch` and `CTranslate2Engine` apply these too, or refuse them.
+_SETTINGS_OF_ALL_SEARCHES = {
+    *("beam", "length_penalty", "length_penalty_form", "max_extra_tokens", "min_tokens", "split_sentences"),
+    *("batch_tokens", "samples", "temperature", "top_k", "top_p", "seed"),
+}
+
+
 class DecodingConfig(Section):
     """Search, the same in validation, decode, serve and export (section 6.1)."""
-
-    # Three searches apply a setting: `Ensemble` (on a CPU, and for samples), `CudaSearch` and `CTranslate2Engine`.
-    # `CudaSearch.supports` leaves to `Ensemble` what it lacks; `CTranslate2Engine.search` refuses it.
 
     beam: PositiveInt = Field(4, description="beam width, 1 for greedy search")
     length_penalty: Annotated[float, Field(ge=0, le=10)] = Field(
@@ -251,9 +255,31 @@ class DecodingConfig(Section):
     seed: NonNegativeInt = Field(1, description="seed of sampling; samples depend on it and on the line's number")
 
     @property
+    def for_searcher_alone(self) -> list[str]:
+        """The settings that are not at their defaults, and that only `Searcher` applies."""
+        return list(self.model_dump(exclude=_SETTINGS_OF_ALL_SEARCHES, exclude_defaults=True))
+
+    @property
     def num_candidates(self) -> int:
         """Hypotheses per sentence that grow together: the beam, or the samples."""
         return self.samples or self.beam
+
+
+class DecodingOverrides(TypedDict, total=False):
+    """Settings of `DecodingConfig` for one call; None leaves a setting as it is."""
+
+    beam: int | None
+    length_penalty: float | None
+    length_penalty_form: Literal["gnmt", "length", "none"] | None
+    max_extra_tokens: int | None
+    min_tokens: int | None
+    split_sentences: SplitSentences | None
+    batch_tokens: int | None
+    samples: int | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    seed: int | None
 
 
 class Recipe(Section):

@@ -87,11 +87,14 @@ def unsupported_error(config: ModelConfig) -> ModelError | None:
 
 
 def unsupported_setting(config: DecodingConfig) -> UsageError | None:
-    """The error for sampling, and for a minimum length in beam search; None for all other settings.
+    """The error for a setting that CTranslate2 does not have; None if it has all of them.
 
     The random numbers of CTranslate2 depend on the batch. In beam search, CTranslate2 distributes the probability of a
     forbidden end among the other pieces. This favours hypotheses that are likely to end.
     """
+    for setting in config.for_searcher_alone:
+        message, hint = f"the engine ctranslate2 has no `{setting}`", "leave it out, or take `engine: torch`"
+        return UsageError(message, setting=setting, hint=hint)
     if config.samples:
         return UsageError(
             "the engine ctranslate2 does not sample: its random numbers would depend on the batch",

@@ -97,7 +97,7 @@ class CudaSearch(Searcher):
 
     def supports(self, sources: Sequence[SourceSentence], *, config: DecodingConfig) -> bool:
         """Whether this search can run here: kernels, no sampling or prefixes, and a vocabulary that fills the beam."""
-        if config.samples or config.beam > MAX_BEAM or any(source.prefix for source in sources):
+        if config.samples or config.for_searcher_alone or config.beam > MAX_BEAM or any(s.prefix for s in sources):
             return False
         # Each step needs enough candidates.
         return self._vocab >= 2 * config.beam + len(NEVER_GENERATED) and self._has_kernels

@@ -14,6 +14,7 @@ from torch import Tensor
 from nmt_cli.decoding.search.hypotheses import SourceSentence
 from nmt_cli.model.packing import pack
 from nmt_cli.model.transformer import Transformer
+from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK
 
 # UNK is no word: with byte pieces nothing needs it, and without them it is meaningless. The other probabilities are not
@@ -34,7 +35,12 @@ class Ensemble:
     """
 
     def __init__(
-        self, models: Sequence[Transformer], sources: Sequence[SourceSentence], *, min_tokens: int, device: torch.device
+        self,
+        models: Sequence[Transformer],
+        sources: Sequence[SourceSentence],
+        *,
+        config: DecodingConfig,
+        device: torch.device,
     ) -> None:
         sentences = [[*source.ids, EOS] for source in sources]
         whole = pack(sentences, device=device)
@@ -44,7 +50,7 @@ class Ensemble:
         self._caches = [
             model.new_cache(torch.cat([model.encode(batch) for batch in packed]), whole) for model in models
         ]
-        self._min_tokens = min_tokens
+        self._config = config
         self.length = 0  # of all hypotheses, in tokens
         # [B, width]: the forced piece at each position, or -1 if any token may follow.
         width = max(len(source.prefix) for source in sources)
@@ -77,7 +83,7 @@ class Ensemble:
     def _forbid_tokens(self, log_probs: Tensor) -> Tensor:
         """Give -inf, in place, to special pieces and, if hypotheses are too short, to EOS."""
         log_probs[:, :EOS] = -torch.inf
-        if self.length <= self._min_tokens:
+        if self.length <= self._config.min_tokens:
             log_probs[:, EOS] = -torch.inf
         return log_probs
 

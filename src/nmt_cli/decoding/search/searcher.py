@@ -32,7 +32,7 @@ class Searcher:
         """
         limits = self._limits(sources, config=config)
         with torch.inference_mode():
-            ensemble = Ensemble(self._models, sources, min_tokens=config.min_tokens, device=self._device)
+            ensemble = Ensemble(self._models, sources, config=config, device=self._device)
             if config.samples == 0 and config.beam > 1:
                 return BeamSearch(ensemble, limits=limits, config=config, nbest=nbest, device=self._device).run()
             keys = [source.key for source in sources]
