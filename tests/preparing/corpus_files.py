@@ -14,7 +14,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import Chunk
 from nmt_cli.preparing.corpus import LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files, load_corpus
-from nmt_cli.preparing.pipeline import PreparationResult, prepare
+from nmt_cli.preparing.pipeline import Plan, PreparationResult, prepare
 from nmt_cli.preparing.sources.base import LocalPairs, Split
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
@@ -66,7 +66,7 @@ def corpus_of(folder: Path, train: str, *overrides: str, valid: str = "{kind: te
 
 def run(located: LocatedCorpus, output: Path, *, overwrite: bool = False, num_workers: int = 1) -> PreparationResult:
     """Prepare a corpus, silently."""
-    return prepare(located, output=output, overwrite=overwrite, num_workers=num_workers, progress=silent)
+    return prepare(Plan(located), output=output, overwrite=overwrite, num_workers=num_workers, progress=silent)
 
 
 def training_pairs(prepared: PreparationResult) -> list[tuple[str, str]]:

@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from nmt_cli import devices
-from nmt_cli.cli.prepare import _model_of_vocabulary, _next_lines, prepare
+from nmt_cli.cli.prepare import _next_lines, prepare
 from nmt_cli.errors import RecipeError, UsageError
+from nmt_cli.preparing.vocabulary import find_vocabulary
 from nmt_cli.recipe.loading import load_recipe
 from tests.forks import run_forked
 from tests.preparing.corpus_files import contents, invented_pairs, small_corpus
@@ -138,11 +139,11 @@ def test_data_with_the_vocabulary_of_a_model_can_go_on_from_its_weights(
         (tmp_path / "m" / name).touch()
     located = small_corpus(tmp_path, f"tokenizer.taken_from={tmp_path}/m")
     report = {"name": "mine", "pairs": {"train": 10}, "vocabulary": {"shared": False}}
-    (line,) = _next_lines(report, Path("d"), model=_model_of_vocabulary(located))
+    (line,) = _next_lines(report, Path("d"), model=find_vocabulary(located).model)
     anew = "nmt train small --data d --set model.tying=target"
     tuning = f"nmt train small --data d --init-from {tmp_path}/m --set training.schedule="
     assert line.startswith(f"next:   {tuning}'{{name: inverse_sqrt, peak: 1e-4" if is_told else f"next:   {anew}")
-    assert _model_of_vocabulary(small_corpus(tmp_path)) is None
+    assert find_vocabulary(small_corpus(tmp_path)).model is None
 
 
 def test_a_dry_run_of_wmt14_names_what_would_be_read(

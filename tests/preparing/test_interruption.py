@@ -105,7 +105,7 @@ from pathlib import Path
 from nmt_cli.cli.app import console
 from nmt_cli.preparing import chunks
 from nmt_cli.preparing.corpus_loading import corpus_from_files
-from nmt_cli.preparing.pipeline import prepare
+from nmt_cli.preparing.pipeline import Plan, prepare
 
 workers, stage, reports = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 console.configure_logging(quiet=False)
@@ -120,7 +120,7 @@ def progress(at, done, total):
 files = {name: [name] for name in ("train", "valid") if Path(f"{name}.en").exists()}
 settings = ["tokenizer.vocab_size=400", "tokenizer.sample_lines=1000"]
 located = corpus_from_files(files, languages="en-de", name="data", overrides=settings)
-prepare(located, output=Path("data"), overwrite=False, num_workers=workers, progress=progress)
+prepare(Plan(located), output=Path("data"), overwrite=False, num_workers=workers, progress=progress)
 """
 
 

@@ -12,7 +12,7 @@ from nmt_cli.preparing.clean_text import CleanText, write_clean_text
 from nmt_cli.preparing.corpus_loading import load_corpus
 from nmt_cli.preparing.encoding import write_tokens
 from nmt_cli.preparing.inputs import fetch_inputs
-from nmt_cli.preparing.vocabulary import write_tokenizers
+from nmt_cli.preparing.vocabulary import find_vocabulary
 from nmt_cli.preparing.work_folder import open_work_folder, work_path
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from tests.preparing.corpus_files import (
@@ -139,7 +139,7 @@ def test_a_damaged_shard_of_clean_text_is_refused(tmp_path: Path) -> None:
     sources = fetch_inputs(located, progress=silent).sources
     write_clean_text(located.corpus, sources, cleaned, num_workers=1, progress=silent)
     text = CleanText(cleaned)
-    write_tokenizers(located.corpus, text, spm, num_workers=1, progress=silent)
+    find_vocabulary(located).write(text, spm, num_workers=1, progress=silent)
     (shard,) = cleaned.glob("0*")
     shard.write_bytes(shard.read_bytes()[:-100])
     error = refusal(lambda: write_tokens(located.corpus, text, spm, num_workers=1, progress=silent))

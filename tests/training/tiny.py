@@ -20,7 +20,7 @@ import typer
 from nmt_cli.artifacts.run import open_run
 from nmt_cli.dataset.prepared_data import PreparedData, open_prepared
 from nmt_cli.preparing.corpus_loading import corpus_from_files
-from nmt_cli.preparing.pipeline import prepare
+from nmt_cli.preparing.pipeline import Plan, prepare
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.reporting import training_metrics
@@ -111,7 +111,7 @@ def prepare_tiny(
         overrides=["tokenizer.vocab_size=400", *settings],
     )
     output = folder / "data" / name
-    prepare(located, output=output, overwrite=False, num_workers=1, progress=lambda stage, done, total: None)
+    prepare(Plan(located), output=output, overwrite=False, num_workers=1, progress=lambda stage, done, total: None)
     return open_prepared(output)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from nmt_cli.preparing.corpus import LocatedCorpus
-    from nmt_cli.preparing.pipeline import PreparationResult
+    from nmt_cli.preparing.pipeline import Plan, PreparationResult
     from nmt_cli.preparing.sources.base import Split
 
 logger = logging.getLogger(__name__)
@@ -94,8 +94,10 @@ def prepare(
     """
     from nmt_cli.artifacts.directory_kinds import kind_of
     from nmt_cli.hub_names import HubName
+    from nmt_cli.preparing.pipeline import Plan, dry_run_lines
     from nmt_cli.preparing.report import few_pairs_finding
-    from nmt_cli.preparing.vocabulary import find_taken_from
+    from nmt_cli.preparing.vocabulary import Reused
+    from nmt_cli.recipe.yaml_files import dump_values
 
     numbers = {"limit": limit, "valid_size": valid_size, "test_size": test_size}
     all_files: dict[Split, list[str] | None] = {"train": train, "valid": valid, "test": test}
@@ -106,14 +108,18 @@ def prepare(
     check_names_folder(output, option="-o", example="data/mine")
     if overwrite or kind_of(output) != "data":
         check_no_mount_point(output)
-    taken_from = find_taken_from(located)
-    # A dry run compares the prepared data at `output` with the vocabulary.
-    if isinstance(taken_from, HubName) and (not dry_run or (kind_of(output) == "data" and not overwrite)):
-        find_models([Path(str(taken_from))])
     if dry_run:
-        _show_plan(located, output, overwrite=overwrite)
+        typer.echo(dump_values(located.corpus.model_dump(mode="json")), nl=False)
+    plan = Plan(located)
+    match plan.vocabulary:
+        # A dry run compares the prepared data at `output` with the vocabulary.
+        case Reused(place=HubName() as name) if not dry_run or (kind_of(output) == "data" and not overwrite):
+            find_models([Path(str(name))])
+    if dry_run:
+        for line in dry_run_lines(plan, output=output, overwrite=overwrite):
+            logger.info("%s", line)
         return
-    prepared = _prepare(located, output, overwrite=overwrite, workers=workers)
+    prepared = _prepare(plan, output, overwrite=overwrite, workers=workers)
     if prepared.was_finished:
         logger.info("%s is already prepared from these inputs and settings", output)
     else:
@@ -122,11 +128,11 @@ def prepare(
     warning = few_pairs_finding(prepared.report, prepare=shlex.join(["nmt", *sys.argv[1:]]))
     if warning is not None and not prepared.was_finished:
         logger.warning("%s", warning)
-    for line in _next_lines(prepared.report, output, model=_model_of_vocabulary(located)):
+    for line in _next_lines(prepared.report, output, model=plan.vocabulary.model):
         logger.info("%s", line)
 
 
-def _prepare(located: LocatedCorpus, output: Path, *, overwrite: bool, workers: int | None) -> PreparationResult:
+def _prepare(plan: Plan, output: Path, *, overwrite: bool, workers: int | None) -> PreparationResult:
     from nmt_cli.console import show_progress
     from nmt_cli.devices import num_cpus
     from nmt_cli.preparing import pipeline
@@ -134,7 +140,7 @@ def _prepare(located: LocatedCorpus, output: Path, *, overwrite: bool, workers: 
     try:
         with show_progress() as progress:
             return pipeline.prepare(
-                located, output=output, overwrite=overwrite, num_workers=workers or num_cpus(), progress=progress
+                plan, output=output, overwrite=overwrite, num_workers=workers or num_cpus(), progress=progress
             )
     except KeyboardInterrupt:
         logger.warning("interrupted: the same command continues")
@@ -170,16 +176,6 @@ def _locate(
         raise UsageError("the training text is missing", where="--train", hint="add --train FILE")
     name = output.resolve().name if output is not None else name_without_endings(without_query(files["train"][0]))
     return corpus_from_files(files, languages=languages, name=name, overrides=settings, columns=columns)
-
-
-def _show_plan(located: LocatedCorpus, output: Path, *, overwrite: bool) -> None:
-    """Print the resolved corpus on stdout, and its inputs and the planned steps on stderr."""
-    from nmt_cli.preparing.pipeline import dry_run_lines
-    from nmt_cli.recipe.yaml_files import dump_values
-
-    typer.echo(dump_values(located.corpus.model_dump(mode="json")), nl=False)
-    for line in dry_run_lines(located, output=output, overwrite=overwrite):
-        logger.info("%s", line)
 
 
 def _show_summary(report: dict[str, Any]) -> None:
@@ -252,14 +248,3 @@ def _next_lines(report: dict[str, Any], output: Path, *, model: str | None) -> I
             f"        {recipe} takes a GPU, and none is seen here: on a CPU it takes weeks. To try the data here: "
             f"{train_command('small', output, is_shared=is_shared, init_from=None)}"
         )
-
-
-def _model_of_vocabulary(located: LocatedCorpus) -> str | None:
-    """The model or run whose vocabulary the data has, as --init-from takes it; None for any other vocabulary."""
-    from nmt_cli.artifacts.directory_kinds import kind_of
-    from nmt_cli.preparing.vocabulary import find_taken_from
-
-    found = find_taken_from(located)
-    if found is None or (isinstance(found, Path) and kind_of(found) not in ("model", "run")):
-        return None
-    return str(found)

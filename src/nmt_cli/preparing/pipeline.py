@@ -3,7 +3,7 @@
 1. `inputs.py` finds the local files of the corpus, and fetches all others; `sources/` has a class for each format.
 2. `clean_text.py` reads their pairs in chunks (`chunks.py`), cleans them shard by shard (`shards.py`) by the rules in
    `cleaning/`, and selects the pairs to train on.
-3. `vocabulary.py` trains the tokenizers on the clean text.
+3. `vocabulary.py` trains the tokenizers on the clean text, or takes others.
 4. `encoding.py` writes the text as token files, and `report.py` describes them: this is done whole, or not at all.
 
 `corpus.py` is the schema of a corpus file. `work_folder.py` keeps finished stages.
@@ -11,13 +11,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from shutil import copyfile
@@ -30,27 +29,16 @@ from nmt_cli.dataset.prepared_data import SIDES, open_prepared, token_dtype
 from nmt_cli.errors import DataError
 from nmt_cli.files import new_directory
 from nmt_cli.preparing.clean_text import CleanText, write_clean_text
-from nmt_cli.preparing.corpus import Corpus, LocatedCorpus, TokenizerConfig
+from nmt_cli.preparing.corpus import Corpus, LocatedCorpus
 from nmt_cli.preparing.encoding import TokenStatistics, write_tokens
-from nmt_cli.preparing.inputs import (
-    fetch_inputs,
-    find_local_inputs,
-    fingerprint_of,
-    text_fingerprint,
-)
-from nmt_cli.preparing.report import REPORT, REPORT_PAGE, build_report, read_report, render_page
+from nmt_cli.preparing.inputs import fetch_inputs, find_local_inputs, text_fingerprint
+from nmt_cli.preparing.report import REPORT, REPORT_PAGE, build_report, render_page
 from nmt_cli.preparing.shards import open_shards
-from nmt_cli.preparing.vocabulary import (
-    find_given_vocabulary,
-    sample_lines,
-    tokenizer_counts,
-    write_given_vocabulary,
-    write_tokenizers,
-)
+from nmt_cli.preparing.vocabulary import find_vocabulary, sample_lines, tokenizer_counts
 from nmt_cli.preparing.work_folder import (
     WorkFolder,
     discard_interrupted,
-    is_prepared_already,
+    finished_report,
     open_work_folder,
     work_path,
 )
@@ -72,10 +60,21 @@ class PreparationResult:
     was_finished: bool
 
 
-def prepare(
-    located: LocatedCorpus, *, output: Path, overwrite: bool, num_workers: int, progress: Progress
-) -> PreparationResult:
-    """Make the prepared data of a corpus at `output`, unless it is there.
+class Plan:
+    """What a preparation reads, found once, before its first stage."""
+
+    def __init__(self, located: LocatedCorpus) -> None:
+        """DataError if a local input is missing."""
+        self.located, self.corpus = located, located.corpus
+        self.inputs, self.vocabulary = find_local_inputs(located), find_vocabulary(located)
+
+    def fingerprint(self) -> str:
+        """The fingerprint of the prepared data, which the manifest keeps. A reused vocabulary is read for it."""
+        return self.vocabulary.fingerprint(text_fingerprint(self.located, self.inputs))
+
+
+def prepare(plan: Plan, *, output: Path, overwrite: bool, num_workers: int, progress: Progress) -> PreparationResult:
+    """Make the prepared data of a plan at `output`, unless it is there.
 
     With `overwrite`, addresses without a hash are downloaded again. Raises DataError if a source cannot be used, if
     `output` holds something else, or if the disk is full. Finished stages stay in `output.partial`, and the same call
@@ -83,17 +82,14 @@ def prepare(
     """
     if output.is_symlink():
         output = output.resolve()  # renaming a directory to a link would replace the link
-    inputs = find_local_inputs(located)
-    find_vocabulary = cache(partial(find_given_vocabulary, located))
-    compute_fingerprint = partial(_data_fingerprint, located, inputs, find_vocabulary)
-    if is_prepared_already(output, located.corpus, compute_fingerprint=compute_fingerprint, overwrite=overwrite):
+    report = finished_report(output, plan.corpus, compute_fingerprint=plan.fingerprint, overwrite=overwrite)
+    if report is not None:
         discard_interrupted(output)
-        return PreparationResult(output, read_report(output), was_finished=True)
-    fingerprint = compute_fingerprint()
+        return PreparationResult(output, report, was_finished=True)
+    fingerprint = plan.fingerprint()  # an error of the vocabulary comes before the work
     with open_work_folder(output) as work:
         report = _run_stages(
-            located,
-            find_vocabulary(),
+            plan,
             work,
             output,
             fingerprint=fingerprint,
@@ -105,43 +101,25 @@ def prepare(
     return PreparationResult(output, report, was_finished=False)
 
 
-def dry_run_lines(located: LocatedCorpus, *, output: Path, overwrite: bool) -> Iterator[str]:
-    """Inputs, output and stages, a line each. DataError if a local input is missing."""
-    inputs = find_local_inputs(located)
-    for record in inputs:
+def dry_run_lines(plan: Plan, *, output: Path, overwrite: bool) -> Iterator[str]:
+    """Inputs, output and stages, a line each."""
+    for record in plan.inputs:
         yield f"input:  {record.split}: {record.name}, {record.bytes:,} bytes"
-    for split in located.corpus.splits:
-        for source in located.corpus.sources(split):
+    for split in plan.corpus.splits:
+        for source in plan.corpus.sources(split):
             yield from (f"input:  {split}: {description}" for description in source.describe())
-    for split in located.corpus.set_aside:
+    for split in plan.corpus.set_aside:
         yield f"input:  {split}: set aside from the training text"
     yield f"output: {output}"
-    compute_fingerprint = partial(_data_fingerprint, located, inputs, partial(find_given_vocabulary, located))
-    if is_prepared_already(output, located.corpus, compute_fingerprint=compute_fingerprint, overwrite=overwrite):
+    if finished_report(output, plan.corpus, compute_fingerprint=plan.fingerprint, overwrite=overwrite) is not None:
         yield "to do:  nothing, it is prepared already"
         return
     begun = f"; {work_path(output)} was begun before" if work_path(output).exists() else ""
     yield f"to do:  cleaned, tokenizer, encoded, report{begun}"
 
 
-def _data_fingerprint(
-    located: LocatedCorpus, inputs: list[InputRecord], find_vocabulary: Callable[[], Mapping[str, bytes] | None]
-) -> str:
-    """The fingerprint of the prepared data of a corpus file, which the manifest keeps."""
-    vocabulary = _vocabulary_settings(located.corpus.tokenizer, find_vocabulary())
-    return fingerprint_of({"text": text_fingerprint(located, inputs), "tokenizer": vocabulary})
-
-
-def _vocabulary_settings(config: TokenizerConfig, given: Mapping[str, bytes] | None) -> dict[str, Any]:
-    """The settings that determine the vocabulary, or the hashes of the models that are given."""
-    if given is not None:
-        return {name: hashlib.sha256(model).hexdigest() for name, model in given.items()}
-    return config.model_dump(exclude={"taken_from"})
-
-
 def _run_stages(
-    located: LocatedCorpus,
-    given: Mapping[str, bytes] | None,
+    plan: Plan,
     work: WorkFolder,
     output: Path,
     *,
@@ -151,11 +129,11 @@ def _run_stages(
     progress: Progress,
 ) -> dict[str, Any]:
     """Run the stages that are not finished yet, and write the prepared data; its report."""
-    corpus = located.corpus
+    corpus = plan.corpus
     end_times = {"start": time.monotonic()}
-    fetched = fetch_inputs(located, progress=progress, newer_than=newer_than)
+    fetched = fetch_inputs(plan.located, progress=progress, newer_than=newer_than)
     end_times["fetched"] = time.monotonic()
-    text_key = text_fingerprint(located, fetched.records)
+    text_key = text_fingerprint(plan.located, fetched.records)
     text = CleanText(
         work.stage(
             "cleaned",
@@ -165,17 +143,11 @@ def _run_stages(
         )
     )
     end_times["cleaned"] = time.monotonic()
-    vocabulary = _vocabulary_settings(corpus.tokenizer, given)
-    tokenizer_fingerprint = fingerprint_of({"text": text_key, "tokenizer": vocabulary})
-
-    def build_tokenizers(directory: Path) -> None:
-        if given is not None:
-            write_given_vocabulary(given, directory)
-        else:
-            write_tokenizers(corpus, text, directory, num_workers=num_workers, progress=progress)
-
     tokenizers = work.stage(
-        "tokenizer", key=tokenizer_fingerprint, build=build_tokenizers, can_resume=lambda directory: False
+        "tokenizer",
+        key=plan.vocabulary.fingerprint(text_key),
+        build=partial(plan.vocabulary.write, text, num_workers=num_workers, progress=progress),
+        can_resume=lambda directory: False,
     )
     end_times["tokenizer"] = time.monotonic()
     with new_directory(output, error=DataError) as final:

@@ -1,17 +1,19 @@
-"""The tokenizer stage of a preparation: tokenizers, trained on a sample of the clean text, or given."""
+"""The tokenizer stage of a preparation: a vocabulary is trained on a sample of the clean text, or reused."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from nmt_cli.artifacts.directory_kinds import did_you_mean
+from nmt_cli.artifacts.directory_kinds import did_you_mean, kind_of
 from nmt_cli.cache import cache_folder
 from nmt_cli.console import Progress
 from nmt_cli.dataset.prepared_data import SIDES
@@ -19,7 +21,8 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors, write_file
 from nmt_cli.hub_names import HubName, hub_name
 from nmt_cli.preparing.clean_text import CleanText
-from nmt_cli.preparing.corpus import DEFAULT_VOCAB_SIZE, Corpus, LocatedCorpus, SideModels, TokenizerConfig
+from nmt_cli.preparing.corpus import DEFAULT_VOCAB_SIZE, LocatedCorpus, SideModels, TokenizerConfig
+from nmt_cli.preparing.inputs import fingerprint_of
 from nmt_cli.processes import FEWER_WORKERS_HINT, worker_pool
 from nmt_cli.tokenization.sentencepiece_model import has_our_ids, with_our_ids
 from nmt_cli.tokenization.tokenizer import Tokenizer
@@ -31,59 +34,93 @@ _COUNTS_FILE = "report.json"
 _QUICK_LINES = 10_000  # training on so few takes hardly longer than the start of a process
 
 
-def write_tokenizers(corpus: Corpus, text: CleanText, directory: Path, *, num_workers: int, progress: Progress) -> None:
-    """Train `source.spm` and `target.spm` on the clean training text; they are equal if the vocabulary is shared."""
-    job, is_shared = TokenizerJob(text, corpus.tokenizer, directory), corpus.tokenizer.shared
-    sides_of_each: Sequence[Sequence[str]] = [SIDES] if is_shared else [(side,) for side in SIDES]
-    num_lines = text.counts()["pairs"]["train"] * len(sides_of_each[0])
-    num_sampled = min(num_lines, corpus.tokenizer.sample_lines)
-    logger.info("tokenizer: training on %s of %s lines", f"{num_sampled:,}", f"{num_lines:,}")
-    progress("tokenizer", 0, None)
-    trained = _train_all(job, sides_of_each, num_workers=num_workers, is_quick=num_sampled <= _QUICK_LINES)
-    if is_shared:
-        write_file(directory / "target.spm", (directory / "source.spm").read_bytes(), error=DataError)
-        trained *= len(SIDES)
-    _write_counts(directory, [{"lines": num_lines, "sampled": one.given, "skipped": one.skipped} for one in trained])
-    sizes, kind = [report.vocab_size for report in trained], "shared" if is_shared else "separate"
-    logger.info("tokenizer: %s %s pieces", " and ".join(f"{size:,}" for size in dict.fromkeys(sizes)), kind)
-    if min(sizes) < (corpus.tokenizer.vocab_size or DEFAULT_VOCAB_SIZE):
-        message = "tokenizer: the text is too small for %s, the default; --set tokenizer.vocab_size=N takes another"
-        logger.info(message, f"{DEFAULT_VOCAB_SIZE:,}")
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A vocabulary that is trained on the clean text."""
+
+    config: TokenizerConfig
+    model: ClassVar[None] = None
+
+    def fingerprint(self, text: str) -> str:
+        """The fingerprint of this vocabulary of a text, given the text's."""
+        return fingerprint_of({"text": text, "tokenizer": self.config.model_dump(exclude={"taken_from"})})
+
+    def write(self, text: CleanText, directory: Path, *, num_workers: int, progress: Progress) -> None:
+        """Train `source.spm` and `target.spm` on the clean training text; they are equal if they are shared."""
+        job, is_shared = TokenizerJob(text, self.config, directory), self.config.shared
+        sides_of_each: Sequence[Sequence[str]] = [SIDES] if is_shared else [(side,) for side in SIDES]
+        num_lines = text.counts()["pairs"]["train"] * len(sides_of_each[0])
+        num_sampled = min(num_lines, self.config.sample_lines)
+        logger.info("tokenizer: training on %s of %s lines", f"{num_sampled:,}", f"{num_lines:,}")
+        progress("tokenizer", 0, None)
+        trained = _train_all(job, sides_of_each, num_workers=num_workers, is_quick=num_sampled <= _QUICK_LINES)
+        if is_shared:
+            write_file(directory / "target.spm", (directory / "source.spm").read_bytes(), error=DataError)
+            trained *= len(SIDES)
+        _write_counts(
+            directory, [{"lines": num_lines, "sampled": one.given, "skipped": one.skipped} for one in trained]
+        )
+        sizes = [report.vocab_size for report in trained]
+        found = " and ".join(f"{size:,}" for size in dict.fromkeys(sizes))
+        logger.info("tokenizer: %s %s pieces", found, "shared" if is_shared else "separate")
+        if min(sizes) < (self.config.vocab_size or DEFAULT_VOCAB_SIZE):
+            message = "tokenizer: the text is too small for %s, the default; --set tokenizer.vocab_size=N takes another"
+            logger.info(message, f"{DEFAULT_VOCAB_SIZE:,}")
 
 
-def find_given_vocabulary(located: LocatedCorpus) -> dict[str, bytes] | None:
-    """The SentencePiece models that the corpus takes from elsewhere, with our ids, by the name of their file here.
+@dataclass(frozen=True)
+class Reused:
+    """A vocabulary that is used unchanged: of a folder, of a model on the hub, or of a file for each language.
 
-    None if a vocabulary is trained. The log tells where models with other ids come from.
-    DataError if there is no such file or folder, or if a file is no SentencePiece model of a kind that can be used.
+    Its files need not be there before something asks for them.
     """
-    taken_from = located.corpus.tokenizer.taken_from
-    if isinstance(taken_from, SideModels):
-        return _vocabulary_of_files([_locate(located, name) for name in (taken_from.source, taken_from.target)])
-    found = find_taken_from(located)
-    if found is None:
-        return None
-    if isinstance(found, Path) and found.is_file():
-        return _vocabulary_of_files([found, found])
-    return _vocabulary_in_directory(found.folder if isinstance(found, HubName) else found)
+
+    place: Path | HubName | tuple[Path, Path]
+
+    @property
+    def model(self) -> str | None:
+        """The model or run that it is taken from, as --init-from takes it; None for other places."""
+        is_model = isinstance(self.place, HubName) or (
+            isinstance(self.place, Path) and kind_of(self.place) in ("model", "run")
+        )
+        return str(self.place) if is_model else None
+
+    @cached_property
+    def files(self) -> dict[str, bytes]:
+        """The SentencePiece models with our ids, by the name of their file in prepared data.
+
+        The log tells where models with other ids come from. DataError if there is no such file or folder, or if a file
+        is no SentencePiece model of a kind that can be used.
+        """
+        if isinstance(self.place, tuple):
+            return _vocabulary_of_files(self.place)
+        if isinstance(self.place, Path) and self.place.is_file():
+            return _vocabulary_of_files([self.place, self.place])
+        return _vocabulary_in_directory(self.place.folder if isinstance(self.place, HubName) else self.place)
+
+    def fingerprint(self, text: str) -> str:
+        """The fingerprint of this vocabulary for a text, given the text's."""
+        hashes = {name: hashlib.sha256(model).hexdigest() for name, model in self.files.items()}
+        return fingerprint_of({"text": text, "tokenizer": hashes})
+
+    def write(self, text: CleanText, directory: Path, *, num_workers: int, progress: Progress) -> None:
+        """Write the files, with counts of zero, because nothing is trained."""
+        for name, model in self.files.items():
+            write_file(directory / name, model, error=DataError)
+        _write_counts(directory, [{"lines": 0, "sampled": 0, "skipped": 0}] * 2)
 
 
-def find_taken_from(located: LocatedCorpus) -> Path | HubName | None:
-    """The file or folder of the vocabulary that both languages take unchanged, or the model on the hub, or None."""
-    taken_from = located.corpus.tokenizer.taken_from
-    if not isinstance(taken_from, str):
-        return None
-    path = _locate(located, taken_from)
-    if path.is_file() or (path.exists() and not path.is_relative_to(cache_folder())):
-        return path
-    return hub_name(taken_from) or path
-
-
-def write_given_vocabulary(models: Mapping[str, bytes], directory: Path) -> None:
-    """Write a vocabulary from elsewhere into a directory, with counts of zero, because nothing is trained."""
-    for name, model in models.items():
-        write_file(directory / name, model, error=DataError)
-    _write_counts(directory, [{"lines": 0, "sampled": 0, "skipped": 0}] * 2)
+def find_vocabulary(located: LocatedCorpus) -> Trained | Reused:
+    """The origin of a corpus's vocabulary; nothing is read yet."""
+    match located.corpus.tokenizer.taken_from:
+        case None:
+            return Trained(located.corpus.tokenizer)
+        case SideModels(source=source, target=target):
+            return Reused((_locate(located, source), _locate(located, target)))
+        case name:
+            path = _locate(located, name)
+            is_own = path.is_file() or (path.exists() and not path.is_relative_to(cache_folder()))
+            return Reused(path if is_own else hub_name(name) or path)
 
 
 def tokenizer_counts(directory: Path) -> dict[str, Any]:

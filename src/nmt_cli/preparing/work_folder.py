@@ -106,40 +106,36 @@ def work_path(output: Path) -> Path:
     return output.with_name(f"{output.name}.partial")
 
 
-def is_prepared_already(
+def finished_report(
     output: Path, corpus: Corpus, *, compute_fingerprint: Callable[[], str], overwrite: bool
-) -> bool:
-    """Whether `output` already holds this corpus's data, complete. DataError if `output` may not be replaced.
+) -> dict[str, Any] | None:
+    """The report of `output` if this corpus's data is there, complete; None if it has to be prepared.
 
     `compute_fingerprint` reads the vocabulary of the corpus, which need not be there if there is no data to compare
-    with. `overwrite` replaces prepared data of any kind, but never foreign files.
+    with. `overwrite` replaces prepared data of any kind, but never foreign files. DataError if `output` may not be
+    replaced.
     """
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
-        return False
+        return None
     if kind_of(output) != "data":
         message = f"{output} exists and is not prepared data"
         raise DataError(message, where=str(output), hint="choose another folder with -o")
     if overwrite:
-        return False
+        return None
     try:
         manifest = read_manifest(output)
     except DataError as error:
         raise DataError(error.message, where=error.where, hint="add --overwrite to prepare it again") from None
-    if manifest.fingerprint == compute_fingerprint():
-        return _is_undamaged(output)
-    message = f"{output} holds other data: {_first_difference(manifest, corpus)}"
-    raise DataError(message, where=str(output), hint="choose another folder with -o, or add --overwrite to replace it")
-
-
-def _is_undamaged(output: Path) -> bool:
-    """Whether training data and report are there and undamaged."""
+    if manifest.fingerprint != compute_fingerprint():
+        message = f"{output} holds other data: {_first_difference(manifest, corpus)}"
+        hint = "choose another folder with -o, or add --overwrite to replace it"
+        raise DataError(message, where=str(output), hint=hint)
     try:
         open_prepared(output)
-        read_report(output)
+        return read_report(output)
     except DataError as error:
         logger.warning("%s is damaged (%s): preparing it again", output, error.message)
-        return False
-    return True
+        return None
 
 
 def _first_difference(manifest: Manifest, corpus: Corpus) -> str:
