@@ -4,6 +4,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from shutil import copy
 from typing import Any
@@ -13,8 +14,17 @@ import pytest
 
 from nmt_cli.dataset.prepared_data import TokenWriter
 from nmt_cli.preparing import encoding
+from nmt_cli.preparing.corpus import LocatedCorpus
 from tests.forks import run_forked
-from tests.preparing.corpus_files import contents, invented_pairs, refusal, run, small_corpus, write_prefix
+from tests.preparing.corpus_files import (
+    contents,
+    corpus_of_pairs,
+    invented_pairs,
+    refusal,
+    run,
+    small_corpus,
+    write_prefix,
+)
 
 
 def test_a_full_disk_loses_no_finished_stage(
@@ -36,7 +46,8 @@ def test_a_full_disk_loses_no_finished_stage(
     caplog.set_level("INFO")
     caplog.clear()
     run(located, tmp_path / "data")
-    assert caplog.messages[:2] == ["cleaned: finished before, kept", "tokenizer: finished before, kept"]
+    kept = [f"{stage}: finished before, kept" for stage in ("cleaned", "selected", "tokenizer")]
+    assert caplog.messages[:3] == kept
     assert contents(tmp_path / "data") == expected
 
 
@@ -85,6 +96,26 @@ def test_a_change_redoes_only_the_stages_that_depend_on_it(
     assert caplog.messages[0] == "cleaned: finished before, kept"
     assert "tokenizer: 380 shared pieces" in caplog.messages
     expected = run(small_corpus(tmp_path, "tokenizer.vocab_size=380"), tmp_path / "expected")
+    assert contents(tmp_path / "data") == contents(expected.directory)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [("valid_size=30", "test_size=20", "split_seed=3"), ("cleaning.duplicates=false", "cleaning.overlap=sides")],
+)
+def test_another_selection_cleans_nothing_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: Sequence[str]
+) -> None:
+    pairs = invented_pairs(500, seed=3)
+
+    def located(*overrides: str) -> LocatedCorpus:
+        return corpus_of_pairs(tmp_path, *overrides, train=[*pairs, *pairs[:40]])
+
+    assert "is more than half" in refusal(lambda: run(located("valid_size=400"), tmp_path / "data")).message
+    caplog.set_level("INFO")
+    run(located(*settings), tmp_path / "data")
+    assert caplog.messages[0] == "cleaned: finished before, kept"
+    expected = run(located(*settings), tmp_path / "expected")
     assert contents(tmp_path / "data") == contents(expected.directory)
 
 
@@ -144,7 +175,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("stage", "reports", "workers", "kept"),
     [
         ("cleaning", 5, 2, "cleaned: 4 shards finished before, kept"),
-        ("tokenizer", 1, 2, "cleaned: finished before, kept"),
+        ("tokenizer", 1, 2, "selected: finished before, kept"),
         ("encoding", 1, 3, "tokenizer: finished before, kept"),
         ("encoding", 6, 1, "tokenizer: finished before, kept"),
     ],

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nmt_cli.dataset.prepared_data import open_prepared
-from nmt_cli.preparing.clean_text import CleanText, write_clean_text
+from nmt_cli.preparing.clean_text import CleanText, clean, select
 from nmt_cli.preparing.corpus_loading import load_corpus
 from nmt_cli.preparing.encoding import write_tokens
 from nmt_cli.preparing.inputs import fetch_inputs
@@ -133,12 +133,13 @@ def test_held_out_text_with_a_line_break_inside_a_sentence_is_refused(tmp_path: 
 
 def test_a_damaged_shard_of_clean_text_is_refused(tmp_path: Path) -> None:
     located = small_corpus(tmp_path)
-    cleaned, spm = (tmp_path / "work" / name for name in ("cleaned", "spm"))
-    for folder in (cleaned, spm):
+    cleaned, selected, spm = (tmp_path / "work" / name for name in ("cleaned", "selected", "spm"))
+    for folder in (cleaned, selected, spm):
         folder.mkdir(parents=True)
     sources = fetch_inputs(located, progress=silent).sources
-    write_clean_text(located.corpus, sources, cleaned, num_workers=1, progress=silent)
-    text = CleanText(cleaned)
+    clean(located.corpus, sources, cleaned, num_workers=1, progress=silent)
+    select(located.corpus, sources, cleaned, selected)
+    text = CleanText(cleaned, selected)
     find_vocabulary(located).write(text, spm, num_workers=1, progress=silent)
     (shard,) = cleaned.glob("0*")
     shard.write_bytes(shard.read_bytes()[:-100])

@@ -15,7 +15,7 @@ import yaml
 
 from nmt_cli.dataset.prepared_data import SIDES, PreparedData, open_prepared
 from nmt_cli.errors import RecipeError
-from nmt_cli.preparing.clean_text import CleanText, write_clean_text
+from nmt_cli.preparing.clean_text import CleanText, clean, select
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.inputs import fetch_inputs
@@ -36,12 +36,14 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> CleanText:
     """600 pairs in 8 pieces, without duplicates."""
     folder = tmp_path_factory.mktemp("text")
     located = small_corpus(folder)
-    (folder / "clean").mkdir()
+    for name in ("cleaned", "selected"):
+        (folder / name).mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nmt_cli.preparing.chunks.CHUNK_PAIRS", 80)
         sources = fetch_inputs(located, progress=silent).sources
-        write_clean_text(located.corpus, sources, folder / "clean", num_workers=1, progress=silent)
-    return CleanText(folder / "clean")
+        clean(located.corpus, sources, folder / "cleaned", num_workers=1, progress=silent)
+        select(located.corpus, sources, folder / "cleaned", folder / "selected")
+    return CleanText(folder / "cleaned", folder / "selected")
 
 
 def test_a_sample_of_everything_is_the_text(text: CleanText) -> None:

@@ -1,4 +1,4 @@
-"""The cleaning stage of a preparation: clean training text, held-out text, and the counts of it all."""
+"""The two stages that make clean text: all pairs are cleaned, then those to train on are selected, and counted."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt_cli.console import Progress
-from nmt_cli.dataset.prepared_data import text_lines
 from nmt_cli.errors import DataError
 from nmt_cli.files import write_file
 from nmt_cli.memory import return_freed_memory
 from nmt_cli.preparing.cleaning import dropped_pairs, text_checks
-from nmt_cli.preparing.cleaning.held_out import HeldOutIndex, overlap, read_held_out, write_pairs
+from nmt_cli.preparing.cleaning.held_out import HeldOutIndex, overlap, read_held_out, read_pairs, write_pairs
 from nmt_cli.preparing.cleaning.rules import CleaningRules
 from nmt_cli.preparing.cleaning.selection import choose_copies, set_aside, source_and_pair_digests
 from nmt_cli.preparing.corpus import CleaningConfig, Corpus
@@ -36,31 +35,33 @@ _BEGINNING_PAIRS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class CleanText:
-    """The text that `write_clean_text` left in a directory."""
+    """The text that `clean` left in one directory, and what `select` left in another."""
 
-    directory: Path
+    cleaned: Path
+    selected: Path
 
     def counts(self) -> dict[str, Any]:
         """The counts of pairs read, kept, tidied and dropped; overlap, several translations, warnings, splits."""
-        counts: dict[str, Any] = json.loads((self.directory / _COUNTS_FILE).read_text(encoding="utf-8"))
+        counts: dict[str, Any] = json.loads((self.selected / _COUNTS_FILE).read_text(encoding="utf-8"))
         return counts
 
     def shards(self) -> list[CleanShard]:
         """The training text before duplicates were dropped."""
-        return open_shards(self.directory)
+        return open_shards(self.cleaned)
 
     def copies(self) -> Callable[[int], NDArray[np.uint16]]:
         """A function of a shard's number: how often each of its pairs is taken, [n]; 0 for a dropped pair."""
         # Open it once: opening reads the names of all shards.
-        members: Mapping[str, NDArray[np.uint16]] = np.load(self.directory / _COPIES_FILE)
+        members: Mapping[str, NDArray[np.uint16]] = np.load(self.selected / _COPIES_FILE)
         return lambda number: members[str(number)]
 
-    def held_out(self, split: str, *, language: str) -> list[str]:
-        """The lines of one side of a held-out split, without line ends."""
-        return text_lines(self.directory / f"{split}.{language}")
+    def held_out(self, split: Split, *, language: str) -> Path:
+        """The file of one side of a held-out split, which has sources, or is set aside."""
+        name = f"{split}.{language}"
+        return self.cleaned / name if (self.cleaned / name).exists() else self.selected / name
 
 
-def write_clean_text(
+def clean(
     corpus: Corpus,
     sources: Mapping[Split, Sequence[LocalPairs]],
     directory: Path,
@@ -68,28 +69,29 @@ def write_clean_text(
     num_workers: int,
     progress: Progress,
 ) -> None:
-    """Write the cleaned training text, the held-out text unchanged, and the counts; finished shards stay.
+    """Write the cleaned training text, and the held-out text of sources unchanged; finished shards stay.
 
-    The held-out splits are read first: they are small, so their mistakes show at once. The pairs of splits without
-    sources are set aside from the cleaned text.
+    The held-out splits are read first: they are small, so their mistakes show at once.
     """
     train, languages = sources["train"], corpus.languages
-    held_out: dict[str, Pairs] = {
-        split: list(read_held_out(sources[split], split))
-        for split in corpus.splits
-        if split != "train" and split not in corpus.set_aside
-    }
-    held_out_sides = list(text_checks.held_out_sides(held_out, sources, languages))
+    held_out: dict[str, Pairs] = {split: list(read_held_out(sources[split], split)) for split in corpus.held_out}
+    write_pairs(held_out, directory, languages=languages)
     raw_shards = read_shards(train, limit=corpus.limit)
     first_shard = next(raw_shards)
     beginning = first_shard.chunk.first(_BEGINNING_PAIRS)
     first_pairs = list(zip(beginning.src, beginning.tgt, strict=True))
-    text_checks.check_no_pieces([*text_checks.training_sides({0: first_pairs}, train, languages), *held_out_sides])
-
+    sides = text_checks.training_sides({0: first_pairs}, train, languages)
+    text_checks.check_no_pieces([*sides, *text_checks.held_out_sides(held_out, sources, languages)])
     job = CleaningJob(corpus.cleaning, languages, held_out, directory)
     total = _expected_pairs(corpus)
     _clean_shards(job, chain([first_shard], raw_shards), total=total, num_workers=num_workers, progress=progress)
-    shards = open_shards(directory)
+
+
+def select(corpus: Corpus, sources: Mapping[Split, Sequence[LocalPairs]], cleaned: Path, directory: Path) -> None:
+    """Select the pairs to train on, and those that are set aside for the splits without sources; count it all."""
+    train, languages = sources["train"], corpus.languages
+    held_out: dict[str, Pairs] = {split: read_pairs(split, cleaned, languages=languages) for split in corpus.held_out}
+    shards = open_shards(cleaned)
     by_source = dropped_pairs.count_by_source(shards, train)
     dropped_pairs.check_encodings(by_source)
     copies, several_translations = choose_copies(shards, corpus.cleaning, by_source)
@@ -100,11 +102,12 @@ def write_clean_text(
     logger.info("cleaned: %s of %s training pairs kept", f"{counts.kept:,}", f"{counts.read:,}")
     splits = {**held_out, **chosen}
     num_train = sum(int(of_shard.sum()) for of_shard in copies)
-    write_pairs(splits, directory, languages=languages)
+    write_pairs(chosen, directory, languages=languages)
     write_arrays(directory / _COPIES_FILE, {str(number): of_shard for number, of_shard in enumerate(copies)})
 
-    sides = [*text_checks.training_sides(text_checks.sample_by_source(shards), train, languages), *held_out_sides]
+    sides = list(text_checks.training_sides(text_checks.sample_by_source(shards), train, languages))
     text_checks.check_no_pieces(sides)  # of the sources after the first
+    sides += text_checks.held_out_sides(held_out, sources, languages)
     warnings = [
         text_checks.warning_of_little_validation(splits["valid"]),
         dropped_pairs.warning_of_dropped_pairs(by_source, corpus.cleaning),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from nmt_cli.console import Progress
 from nmt_cli.dataset.manifest import TokenDtype
-from nmt_cli.dataset.prepared_data import SIDES, TokenWriter, token_dtype
+from nmt_cli.dataset.prepared_data import SIDES, TokenWriter, text_lines, token_dtype
 from nmt_cli.preparing.clean_text import CleanText
 from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.preparing.shards import CleanShard
@@ -86,8 +86,8 @@ def write_tokens(
         statistics = {"train": _write_split(directory, "train", shards, dtype=dtype)}
     for split in corpus.splits:
         if split != "train":
-            lines = {side: text.held_out(split, language=code) for side, code in corpus.languages.model_dump().items()}
-            held_out = {side: encoder.encode_lines(lines[side]) for side, encoder in encoders.items()}
+            files = {side: text.held_out(split, language=code) for side, code in corpus.languages.model_dump().items()}
+            held_out = {side: encoder.encode_lines(text_lines(files[side])) for side, encoder in encoders.items()}
             statistics[split] = _write_split(directory, split, [held_out], dtype=dtype)
     train = statistics["train"]
     logger.info("encoded: %s source and %s target tokens", *(f"{train[side].tokens:,}" for side in SIDES))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,14 @@ def text_fingerprint(located: LocatedCorpus, inputs: Sequence[InputRecord]) -> s
             **({"set_aside": {**sizes, "seed": corpus.split_seed}} if sizes else {}),
         }
     )
+
+
+def fingerprint_before_selection(located: LocatedCorpus, inputs: Sequence[InputRecord]) -> str:
+    """The `text_fingerprint` of a corpus with the usual selection of pairs, whatever its own is."""
+    usual = {"duplicates": True, "several_translations": "all", "overlap": "report"}
+    cleaning = located.corpus.cleaning.model_copy(update=usual)
+    settings = {"valid_size": None, "test_size": None, "split_seed": 1, "cleaning": cleaning}
+    return text_fingerprint(replace(located, corpus=located.corpus.model_copy(update=settings)), inputs)
 
 
 def fingerprint_of(values: dict[str, Any]) -> str:

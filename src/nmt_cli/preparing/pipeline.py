@@ -1,10 +1,11 @@
 """Preparation of a corpus, in stages. An interrupted preparation continues after its finished stages.
 
 1. `inputs.py` finds the local files of the corpus, and fetches all others; `sources/` has a class for each format.
-2. `clean_text.py` reads their pairs in chunks (`chunks.py`), cleans them shard by shard (`shards.py`) by the rules in
-   `cleaning/`, and selects the pairs to train on.
-3. `vocabulary.py` trains the tokenizers on the clean text, or takes others.
-4. `encoding.py` writes the text as token files, and `report.py` describes them: this is done whole, or not at all.
+2. `clean_text.py` reads their pairs in chunks (`chunks.py`), and cleans them shard by shard (`shards.py`) by the rules
+   in `cleaning/`.
+3. `clean_text.py` selects the pairs to train on, and those that are set aside. Another selection cleans nothing again.
+4. `vocabulary.py` trains the tokenizers on the clean text, or takes others.
+5. `encoding.py` writes the text as token files, and `report.py` describes them: this is done whole, or not at all.
 
 `corpus.py` is the schema of a corpus file. `work_folder.py` keeps finished stages.
 """
@@ -28,10 +29,10 @@ from nmt_cli.dataset.manifest import MANIFEST, InputRecord, Manifest, SplitCount
 from nmt_cli.dataset.prepared_data import SIDES, open_prepared, token_dtype
 from nmt_cli.errors import DataError
 from nmt_cli.files import new_directory
-from nmt_cli.preparing.clean_text import CleanText, write_clean_text
+from nmt_cli.preparing.clean_text import CleanText, clean, select
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus
 from nmt_cli.preparing.encoding import TokenStatistics, write_tokens
-from nmt_cli.preparing.inputs import fetch_inputs, find_local_inputs, text_fingerprint
+from nmt_cli.preparing.inputs import fetch_inputs, find_local_inputs, fingerprint_before_selection, text_fingerprint
 from nmt_cli.preparing.report import REPORT, REPORT_PAGE, build_report, render_page
 from nmt_cli.preparing.shards import open_shards
 from nmt_cli.preparing.vocabulary import find_vocabulary, sample_lines, tokenizer_counts
@@ -133,15 +134,20 @@ def _run_stages(
     end_times = {"start": time.monotonic()}
     fetched = fetch_inputs(plan.located, progress=progress, newer_than=newer_than)
     end_times["fetched"] = time.monotonic()
-    text_key = text_fingerprint(plan.located, fetched.records)
-    text = CleanText(
-        work.stage(
-            "cleaned",
-            key=text_key,
-            build=partial(write_clean_text, corpus, fetched.sources, num_workers=num_workers, progress=progress),
-            can_resume=lambda directory: bool(open_shards(directory)),
-        )
+    cleaned = work.stage(
+        "cleaned",
+        key=fingerprint_before_selection(plan.located, fetched.records),
+        build=partial(clean, corpus, fetched.sources, num_workers=num_workers, progress=progress),
+        can_resume=lambda directory: bool(open_shards(directory)),
     )
+    text_key = text_fingerprint(plan.located, fetched.records)
+    selected = work.stage(
+        "selected",
+        key=text_key,
+        build=partial(select, corpus, fetched.sources, cleaned),
+        can_resume=lambda directory: False,
+    )
+    text = CleanText(cleaned, selected)
     end_times["cleaned"] = time.monotonic()
     tokenizers = work.stage(
         "tokenizer",
@@ -173,7 +179,7 @@ def _run_stages(
 def _copy_files(directory: Path, corpus: Corpus, text: CleanText, tokenizers: Path) -> None:
     """Copy the tokenizers and the held-out text into a directory."""
     for side, code in corpus.languages.model_dump().items():
-        held_out = [text.directory / f"{split}.{code}" for split in corpus.splits if split != "train"]
+        held_out = [text.held_out(split, language=code) for split in corpus.splits if split != "train"]
         for file in (tokenizers / f"{side}.spm", *held_out):
             copyfile(file, directory / file.name)
 

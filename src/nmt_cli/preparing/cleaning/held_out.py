@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt_cli.dataset.prepared_data import text_lines
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import Chunk
 from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Pairs, Split
@@ -98,6 +99,12 @@ def write_pairs(splits: Mapping[str, Pairs], directory: Path, *, languages: Corp
         for side, language in enumerate(languages.codes):
             with (directory / f"{split}.{language}").open("wb") as file:
                 file.writelines(f"{pair[side]}\n".encode() for pair in pairs)
+
+
+def read_pairs(split: Split, directory: Path, *, languages: CorpusLanguages) -> Pairs:
+    """The pairs of a split that `write_pairs` wrote."""
+    src, tgt = (text_lines(directory / f"{split}.{language}") for language in languages.codes)
+    return list(zip(src, tgt, strict=True))
 
 
 def _check_can_be_kept(chunk: Chunk, index: int, src: str, tgt: str, *, source: LocalPairs, split: Split) -> None:
