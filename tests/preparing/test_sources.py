@@ -156,6 +156,10 @@ def test_sides_of_different_length_are_named_with_both_counts(
         ("train.en.txt", ("train.en.txt", "train.de.txt"), "en-de"),
         ("train.v2", ("train.v2.en", "train.v2.zh_TW"), "en-zh-TW"),
         ("train.eng", ("train.eng", "train.pt_BR"), "en-pt"),
+        ("lat", ("lat.en", "lat.lat"), "en-lat"),  # the name of the text is the code of a language
+        ("my", ("my.en", "my.de"), "en-de"),
+        ("en", ("en", "lat"), "en-lat"),
+        ("en.txt", ("en.txt", "de.txt.gz"), "en-de"),
     ],
 )
 def test_text_files_are_found_by_their_languages(
@@ -168,15 +172,18 @@ def test_text_files_are_found_by_their_languages(
     context = CorpusContext(tmp_path, (source, target))
     (chunk,) = read_chunks([*TextSource(kind="text", prefix=given).fetch(context, progress=silent)])
     assert (chunk.src, chunk.tgt) == (["one"], ["eins"])
-    assert name_without_endings(Path(given)) == ("train.v2" if "v2" in given else "train")
+    expected = {"train.v2": "train.v2", "lat": "lat", "my": "my", "en": tmp_path.name, "en.txt": tmp_path.name}
+    assert name_without_endings(tmp_path / given) == expected.get(given, "train")
 
 
-def test_both_sides_given_as_two_files_are_read_once(tmp_path: Path) -> None:
-    files = [str(tmp_path / f"train.{code}.txt") for code in ("en", "de")]
+@pytest.mark.parametrize("name", ["train.{}.txt", "{}", "{}.txt"])
+def test_both_sides_given_as_two_files_are_read_once(tmp_path: Path, name: str) -> None:
+    files = [str(tmp_path / folder / name.format(code)) for folder in ("a.b", "c") for code in ("en", "de")]
     for file in files:
+        Path(file).parent.mkdir(exist_ok=True)
         Path(file).write_text("a\n")
     located = corpus_from_files({"train": files}, languages="en-de", name="x", overrides=[])
-    assert len(fetch_inputs(located, progress=silent).sources["train"]) == 1
+    assert len(fetch_inputs(located, progress=silent).sources["train"]) == 2
 
 
 @pytest.mark.parametrize(

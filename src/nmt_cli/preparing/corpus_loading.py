@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli.errors import RecipeError, UsageError
-from nmt_cli.languages import parse_languages
+from nmt_cli.languages import is_language, parse_languages
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus, source_of
 from nmt_cli.preparing.sources.base import Split, kind_of_file
 from nmt_cli.preparing.sources.text import split_code
@@ -61,11 +61,11 @@ def corpus_from_files(
 
 def _first_of_two_sides(paths: Sequence[str]) -> list[str]:
     """The paths without the second of two text files that belong together, such as my.de after my.en."""
-    first: dict[str, str] = {}
+    first: dict[Path | str, str] = {}
     for path in paths:
-        prefix, code = split_code(path)
-        is_side = code and kind_of_file(Path(path)) is None and Path(path).is_file()
-        first.setdefault(prefix if is_side else path, path)
+        prefix, code = split_code(Path(path).name)
+        is_side = is_language(code) and kind_of_file(Path(path)) is None and Path(path).is_file()
+        first.setdefault(Path(path).parent / prefix if is_side else path, path)
     return list(first.values())
 
 

@@ -138,11 +138,16 @@ def _sentences(file: Path, markup: Markup) -> Iterator[str]:
 
 
 def name_without_endings(file: Path) -> str:
-    """The name of a file of pairs without its endings, such as my for my.tsv.gz and my.en.txt; or of a prefix."""
+    """The name of a file of pairs without its endings, such as my for my.tsv.gz and my.en.txt; or of a prefix.
+
+    Files that are called by their languages alone, such as en.txt, have the name of their folder.
+    """
     if kind_of_file(file):
         return Path(without_compression(file.name)).stem
     name, code = split_code(file.name)
-    return name if is_language(code) else file.name
+    if not name and file.is_file():
+        return file.resolve().parent.name
+    return name if name and is_language(code) else file.name
 
 
 def split_code(name: str) -> tuple[str, str]:
@@ -157,20 +162,20 @@ def find_text_files(prefix: Path, codes: tuple[str, str]) -> tuple[Path, Path]:
     DataError if there is no such file.
     """
     name, code = split_code(prefix.name)
-    if prefix.is_file() and match_code(code, codes):
-        prefix = prefix.with_name(name)
+    is_side = prefix.is_file() and match_code(code, codes) is not None
+    name = name if is_side else prefix.name
     present = {
         split_code(path.name)[1]: path
         for path in sorted(prefix.parent.glob("*"), reverse=True)  # the plain file is taken before the compressed one
-        if split_code(path.name)[0] == prefix.name and not path.is_dir()
+        if split_code(path.name)[0] == name and not path.is_dir()
     }
     source, target = (match_code(code, list(present)) for code in codes)
     if source is not None and target is not None:
         return present[source], present[target]
-    if prefix.exists():
+    if prefix.exists() and not is_side:
         raise _not_a_prefix_error(prefix, codes)
-    wanted = f"{prefix}.{codes[0] if source is None else codes[1]}"
-    hint = f"check the path: {prefix.parent} has no file {prefix.name}.LANGUAGE"
+    wanted = str(prefix.parent / f"{name}.{codes[0] if source is None else codes[1]}".removeprefix("."))
+    hint = f"check the path: {prefix.parent} has no file {name}.LANGUAGE"
     if present:
         hint = f"there are {', '.join(sorted(path.name for path in present.values())[:8])}: check the languages"
     raise DataError(f"no such file: {wanted} (nor with .txt, .gz, .zst, .xz, .bz2)", where=wanted, hint=hint)
