@@ -140,12 +140,13 @@ def files_in_other_encodings(files: Iterable[Path]) -> list[Path]:
     return [file for file, num_good, num_wrong in counts if num_wrong > num_good]
 
 
-def latin1_hint(files: Sequence[Path]) -> str:
+def latin1_hint(files: Sequence[Path], *, beside: Iterable[Path] = ()) -> str:
     """The fix that converts files of Latin-1 or Windows-1252; it has the commands of the first few files, or of FILE.
 
     If many lines are UTF-8 already, the commands convert the others only. If most letters are not Latin, the user
-    has to write the encoding.
+    has to write the encoding. Files `beside` them, such as the other side of a text, are copied to the new names.
     """
+    copies = [copy_command(file, new="utf8") for file in beside if file not in files][:_FILES_SHOWN]
     files = files[:_FILES_SHOWN]
     # Windows-1252 has all letters of Latin-1. It has quotes and dashes where Latin-1 has control characters.
     reason, command = "if the text is Latin-1 or Windows-1252", "iconv -f WINDOWS-1252 -t UTF-8"
@@ -156,7 +157,7 @@ def latin1_hint(files: Sequence[Path]) -> str:
         reason = "for ENCODING, write that of the text, such as CP1251 or GB18030"
         command = "iconv -f ENCODING -t UTF-8"
     commands = [conversion(file, command, new="utf8") for file in files] or [conversion(None, command, new="utf8")]
-    return f"{reason}: {'; '.join(commands)}"
+    return f"{reason}: {'; '.join([*commands, *copies])}"
 
 
 def conversion(file: Path | None, command: str, *, new: str) -> str:
@@ -168,6 +169,11 @@ def conversion(file: Path | None, command: str, *, new: str) -> str:
         return f"{shell_pipe(None, command)} > NEW"
     plain = file.with_suffix("") if decompressor_of(file) else file
     return f"{shell_pipe(file, command)} > {quote(str(plain.with_name(f'{new}-{plain.name}')))}"
+
+
+def copy_command(file: Path, *, new: str) -> str:
+    """The command line that copies a file to the name that `conversion` gives to a converted one."""
+    return f"cp {quote(str(file))} {quote(str(file.with_name(f'{new}-{file.name}')))}"
 
 
 def shell_pipe(file: Path | None, command: str) -> str:

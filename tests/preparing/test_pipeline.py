@@ -117,7 +117,9 @@ def test_invalid_utf8_is_counted_in_training_and_refused_in_held_out_text(tmp_pa
     error = refusal(lambda: run(located, tmp_path / "data"))
     assert (error.message, error.where) == (f"the valid text has a {name} that is not valid UTF-8", f"valid.{side}:5")
     convert = f"iconv -f WINDOWS-1252 -t UTF-8 < {tmp_path}/valid.{side} > {tmp_path}/utf8-valid.{side}"
-    assert error.hint.startswith(f"if the text is Latin-1 or Windows-1252: {convert}")
+    other = "de" if side == "en" else "en"
+    copy = f"cp {tmp_path}/valid.{other} {tmp_path}/utf8-valid.{other}"
+    assert error.hint == f"if the text is Latin-1 or Windows-1252: {convert}; {copy}"
     (tmp_path / f"valid.{side}").write_bytes(valid)
     dropped = run(located, tmp_path / "data").report["cleaning"]["dropped"]["invalid UTF-8"]
     assert (dropped["count"], dropped["examples"][0]["where"]) == (1, f"train.{side}:5")

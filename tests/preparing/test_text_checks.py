@@ -126,8 +126,8 @@ def test_sentencepiece_text_is_refused_with_a_command_that_joins_it(raw: Pairs, 
     error = refusal(lambda: warnings_of(tmp_path, train=train, valid=raw))
     assert error.message.startswith("the training text (en) holds pieces instead of words: '▁' in '▁")
     subprocess.run(error.hint.partition("; then")[0], shell=True, check=True)
-    joined = (tmp_path / "joined-train.en").read_text(encoding="utf-8").splitlines()
-    assert joined == [src for src, _ in raw]
+    joined = [(tmp_path / f"joined-train.{code}").read_text(encoding="utf-8").splitlines() for code in ("en", "de")]
+    assert list(zip(*joined, strict=True)) == raw
     # A few marks are noise, such as a bar chart or a line of code.
     assert doubts_of([*raw, ("▁ here", "▁ da"), ("a@@ b", "a@@ b")]) == []
 
@@ -202,6 +202,7 @@ def test_marked_up_double_encoded_and_decomposed_text_is_told_with_the_command_t
     subprocess.run(warning.partition("take them out: ")[2], shell=True, check=True)
     lines = (tmp_path / "mended-train.de").read_bytes().decode().split("\n")[:-1]
     assert lines == [tgt for _, tgt in train(mended)]
+    assert (tmp_path / "mended-train.en").read_bytes() == (tmp_path / "train.en").read_bytes()
     assert warnings_of(tmp_path, *off, train=train(mended), valid=raw[half:]) == []
 
 
@@ -244,7 +245,12 @@ def test_text_that_is_mostly_latin1_is_refused_with_the_commands_that_convert_it
     assert error.message == f"train.de is not UTF-8: {number} of {number} pairs cannot be read"
     assert error.where == "train.de:1"
     convert = f"iconv -f WINDOWS-1252 -t UTF-8 < {tmp_path}/train.{{0}} > {tmp_path}/utf8-train.{{0}}"
-    assert error.hint == f"if the text is Latin-1 or Windows-1252: {convert.format('de')}; then prepare the new files"
+    copy = f"cp {tmp_path}/train.en {tmp_path}/utf8-train.en"
+    commands = error.hint.removeprefix("if the text is Latin-1 or Windows-1252: ")
+    assert commands == f"{convert.format('de')}; {copy}; then prepare the new files"
+    subprocess.run(commands.removesuffix("; then prepare the new files"), shell=True, check=True)
+    pairs = [(tmp_path / f"utf8-train.{code}").read_text(encoding="utf-8").splitlines() for code in ("en", "de")]
+    assert list(zip(*pairs, strict=True)) == umlauts
     windows_1252(tmp_path, "train.en", english)
     error = refusal(lambda: run(located, tmp_path / "data"))
     assert error.message == f"train.en and train.de are not UTF-8: {number} of {number} pairs cannot be read"

@@ -103,7 +103,7 @@ def check_encodings(by_source: Sequence[SourceCounts]) -> None:
                 f"{names} {'is' if len(files) == 1 else 'are'} not UTF-8: {dropped.count:,} of {num_read:,} pairs "
                 "cannot be read",
                 where=dropped.examples[0].where,
-                hint=f"{latin1_hint(files)}; then prepare the new files",
+                hint=f"{latin1_hint(files, beside=source.files)}; then prepare the new files",
             )
 
 
@@ -173,7 +173,7 @@ def _fix_for(reason: str, counts: SourceCounts, config: CleaningConfig) -> str:
     if reason == HELD_OUT and config.overlap == "report":  # by pairs that are set aside, not by the rule
         return "give validation text in files of its own: --valid FILE"
     if reason == NOT_UTF8 and (files := files_not_utf8(counts.files)):
-        return latin1_hint(files)
+        return latin1_hint(files, beside=counts.files)
     if reason == CONTROL_CHARACTERS and any(
         DOUBLE_ENCODED.search(example.source + example.target) for example in counts.counts.dropped[reason].examples
     ):

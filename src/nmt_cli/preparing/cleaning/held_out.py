@@ -115,8 +115,9 @@ def _check_can_be_kept(chunk: Chunk, index: int, src: str, tgt: str, *, source: 
     elif not (is_unicode(src) and is_unicode(tgt)):
         side = int(is_unicode(src))
         problem = f"a {('source', 'target')[side]} that is not valid UTF-8"
-        if files := files_not_utf8(file for _, file in source.inputs):
-            fix = latin1_hint(files)
+        inputs = [file for _, file in source.inputs]
+        if files := files_not_utf8(inputs):
+            fix = latin1_hint(files, beside=inputs)
     elif "\n" in src or "\n" in tgt:
         problem, side = "a line break inside a sentence", int("\n" not in src)
     else:

@@ -22,7 +22,7 @@ from nmt_cli.languages import NO_LANGUAGE, are_close, language_identifier, short
 from nmt_cli.preparing.cleaning.rules import make_printable
 from nmt_cli.preparing.shards import CleanShard
 from nmt_cli.preparing.sources.base import SPLIT_NAMES, CorpusLanguages, LocalPairs, Pairs, Split
-from nmt_cli.text_encoding import COMPOSE, DECODE_TWICE, DOUBLE_ENCODED, conversion, find_decomposed
+from nmt_cli.text_encoding import COMPOSE, DECODE_TWICE, DOUBLE_ENCODED, conversion, copy_command, find_decomposed
 from nmt_cli.tokenization.pieces import piece_mark_in_text, sign_of_tokenisation
 
 _MIN_LINES = 50  # fewer lines get no warning
@@ -56,12 +56,16 @@ _SAMPLED_SOURCES = 16
 
 @dataclass(frozen=True, slots=True)
 class TextSide:
-    """Lines of one side of a text. Messages call the text `name`; `file` is its file if it holds plain lines."""
+    """Lines of one side of a text. Messages call the text `name`; `file` is its file if it holds plain lines.
+
+    `other_file` is that of the other side.
+    """
 
     name: str
     language: str
     lines: Sequence[str]
     file: Path | None
+    other_file: Path | None
 
 
 def training_sides(
@@ -88,7 +92,8 @@ def text_sides(name: str, pairs: Pairs, languages: CorpusLanguages, *, source: L
     """The two sides of pairs. `source` is where all of them come from; None if they have several sources."""
     files = (None, None) if source is None else source.text_files
     return [
-        TextSide(name, code, [pair[side] for pair in pairs], files[side]) for side, code in enumerate(languages.codes)
+        TextSide(name, code, [pair[side] for pair in pairs], files[side], files[1 - side])
+        for side, code in enumerate(languages.codes)
     ]
 
 
@@ -113,12 +118,12 @@ def check_no_pieces(sides: Iterable[TextSide]) -> None:
     in_pieces = [(side, mark) for side in sides if (mark := piece_mark_in_text(side.lines)) is not None]
     if in_pieces:
         first, mark = in_pieces[0]
-        commands = dict.fromkeys(conversion(side.file, mark.join_command, new="joined") for side, mark in in_pieces)
+        commands = _conversions([(side, mark.join_command) for side, mark in in_pieces], new="joined")
         raise DataError(
             f"{_join_names(side for side, _ in in_pieces)} holds pieces instead of words: {mark.mark!r} in "
             f"{make_printable(mark.around)!r}",
             where=str(first.file or first.name),
-            hint=f"{'; '.join(commands)}; then give the new files: nmt makes pieces of its own",
+            hint=f"{commands}; then give the new files: nmt makes pieces of its own",
         )
 
 
@@ -130,8 +135,9 @@ def warnings_of_unusual_text(sides: Iterable[TextSide]) -> Iterator[str]:
         by_problem.setdefault(finding.problem, []).append(finding)
     for problem, findings in by_problem.items():
         names, first = _join_names(finding.side for finding in findings), findings[0]
-        commands = dict.fromkeys(finding.command for finding in findings if finding.command)
-        yield f"{names} {problem}: {first.sign}; {first.fix}" + (f": {'; '.join(commands)}" if commands else "")
+        commands = [(finding.side, finding.command) for finding in findings if finding.command]
+        mend = f": {_conversions(commands, new=first.new)}" if commands else ""
+        yield f"{names} {problem}: {first.sign}; {first.fix}{mend}"
 
 
 def warning_of_little_validation(pairs: Pairs) -> str | None:
@@ -154,15 +160,15 @@ class _Finding:
     sign: str
     fix: str
     command: str | None = None
+    new: str = ""
 
 
 def _tokenised_text(sides: Sequence[TextSide]) -> Iterator[_Finding]:
     for side in sides:
         if (sign := sign_of_tokenisation(side.lines)) is not None:
             detokenize = f"sacremoses -l {short_code(side.language)} detokenize"
-            command = conversion(side.file, detokenize, new="plain")
             fix = "give the text as people write it, or detokenise it"
-            yield _Finding(side, "looks tokenised", sign, fix, command)
+            yield _Finding(side, "looks tokenised", sign, fix, detokenize, "plain")
 
 
 def _markup(sides: Sequence[TextSide]) -> Iterator[_Finding]:
@@ -170,9 +176,9 @@ def _markup(sides: Sequence[TextSide]) -> Iterator[_Finding]:
         marks = [match[0] for line in side.lines if (match := find(line))]
         is_of_tokens = what == "HTML entities" and sign_of_tokenisation(side.lines) is not None
         if len(marks) >= max(_MIN_MARKED, _MIN_SHARE_MARKED * len(side.lines)) and not is_of_tokens:
-            mend = None if side.file is None else conversion(side.file, command, new="mended")
+            mend = None if side.file is None else command
             sign = f"{marks[0]!r} in {len(marks):,} of {len(side.lines):,} lines"
-            yield _Finding(side, f"holds {what}", sign, "a model learns to write them; take them out", mend)
+            yield _Finding(side, f"holds {what}", sign, "a model learns to write them; take them out", mend, "mended")
 
 
 def _other_languages(sides: Sequence[TextSide]) -> Iterator[_Finding]:
@@ -226,6 +232,14 @@ def _texts_to_identify(lines: Sequence[str]) -> list[str]:
             texts.append(" ".join(group))
             group = []
     return texts[:: max(1, len(texts) // _MAX_IDENTIFIED)]
+
+
+def _conversions(commands: Sequence[tuple[TextSide, str]], *, new: str) -> str:
+    """The command lines that convert the files of sides. A file is copied if only that of the other side changes."""
+    changed = {side.file for side, _ in commands}
+    lines = [conversion(side.file, command, new=new) for side, command in commands]
+    others = [side.other_file for side, _ in commands if side.other_file not in changed]
+    return "; ".join(dict.fromkeys([*lines, *(copy_command(file, new=new) for file in others if file)]))
 
 
 def _join_names(sides: Iterable[TextSide]) -> str:
