@@ -155,6 +155,7 @@ def test_the_settings_that_an_error_names_keep_the_pairs(
     located = of_tsv(tmp_path, [pair] * 200, *rules)
     error = refusal(lambda: run(located, tmp_path / "data"))
     assert error.message == f"no training pair is left after cleaning: 200 of 200 dropped for {reason}"
+    assert not (tmp_path / "data.partial").exists()  # there is nothing to continue
     assert error.where == "my.tsv:1"
     assert error.hint == hint
     if relaxed := re.findall(r"--set (\S+)", hint):

@@ -244,6 +244,7 @@ def test_text_that_is_mostly_latin1_is_refused_with_the_commands_that_convert_it
     number = f"{len(umlauts):,}"
     assert error.message == f"train.de is not UTF-8: {number} of {number} pairs cannot be read"
     assert error.where == "train.de:1"
+    assert not (tmp_path / "data.partial").exists()  # there is nothing to continue
     convert = f"iconv -f WINDOWS-1252 -t UTF-8 < {tmp_path}/train.{{0}} > {tmp_path}/utf8-train.{{0}}"
     copy = f"cp {tmp_path}/train.en {tmp_path}/utf8-train.en"
     commands = error.hint.removeprefix("if the text is Latin-1 or Windows-1252: ")

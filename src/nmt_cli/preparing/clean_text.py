@@ -80,11 +80,16 @@ def clean(
     first_shard = next(raw_shards)
     beginning = first_shard.chunk.first(_BEGINNING_PAIRS)
     first_pairs = list(zip(beginning.src, beginning.tgt, strict=True))
+    dropped_pairs.check_first_encoding(first_shard.chunk, train[0])
     sides = text_checks.training_sides({0: first_pairs}, train, languages)
     text_checks.check_no_pieces([*sides, *text_checks.held_out_sides(held_out, sources, languages)])
     job = CleaningJob(corpus.cleaning, languages, held_out, directory)
     total = _expected_pairs(corpus)
     _clean_shards(job, chain([first_shard], raw_shards), total=total, num_workers=num_workers, progress=progress)
+    shards = open_shards(directory)
+    by_source = dropped_pairs.count_by_source(shards, train)
+    dropped_pairs.check_encodings(by_source)
+    dropped_pairs.check_some_left(by_source, corpus.cleaning, num_left=sum(map(len, shards)))
 
 
 def select(corpus: Corpus, sources: Mapping[Split, Sequence[LocalPairs]], cleaned: Path, directory: Path) -> None:
@@ -93,15 +98,13 @@ def select(corpus: Corpus, sources: Mapping[Split, Sequence[LocalPairs]], cleane
     held_out: dict[str, Pairs] = {split: read_pairs(split, cleaned, languages=languages) for split in corpus.held_out}
     shards = open_shards(cleaned)
     by_source = dropped_pairs.count_by_source(shards, train)
-    dropped_pairs.check_encodings(by_source)
     copies, several_translations = choose_copies(shards, corpus.cleaning, by_source)
-    dropped_pairs.check_some_left(copies, by_source, corpus.cleaning)
+    dropped_pairs.check_some_left(by_source, corpus.cleaning, num_left=_sum(copies))
     chosen = set_aside(corpus, shards, copies, by_source)
-    dropped_pairs.check_some_left(copies, by_source, corpus.cleaning)
+    dropped_pairs.check_some_left(by_source, corpus.cleaning, num_left=_sum(copies))
     counts = dropped_pairs.sum_of_sources(by_source).counts
     logger.info("cleaned: %s of %s training pairs kept", f"{counts.kept:,}", f"{counts.read:,}")
     splits = {**held_out, **chosen}
-    num_train = sum(int(of_shard.sum()) for of_shard in copies)
     write_pairs(chosen, directory, languages=languages)
     write_arrays(directory / _COPIES_FILE, {str(number): of_shard for number, of_shard in enumerate(copies)})
 
@@ -125,7 +128,7 @@ def select(corpus: Corpus, sources: Mapping[Split, Sequence[LocalPairs]], cleane
         },
         "several_translations": several_translations,
         "warnings": warnings,
-        "pairs": {"train": num_train, **{split: len(pairs) for split, pairs in splits.items()}},
+        "pairs": {"train": _sum(copies), **{split: len(pairs) for split, pairs in splits.items()}},
     }
     write_file(directory / _COUNTS_FILE, json.dumps(facts, ensure_ascii=False), error=DataError)
     return_freed_memory()  # of the text that was compared: the workers of the next stages take as much again
@@ -199,6 +202,10 @@ def _clean_shards(
         for read in run(read_unfinished()):
             done += read
             progress("cleaning", done, total)
+
+
+def _sum(copies: Sequence[NDArray[np.uint16]]) -> int:
+    return sum(int(of_shard.sum()) for of_shard in copies)
 
 
 def _expected_pairs(corpus: Corpus) -> int | None:

@@ -138,7 +138,7 @@ def _run_stages(
         "cleaned",
         key=fingerprint_before_selection(plan.located, fetched.records),
         build=partial(clean, corpus, fetched.sources, num_workers=num_workers, progress=progress),
-        can_resume=lambda directory: bool(open_shards(directory)),
+        can_resume=lambda directory: any(map(len, open_shards(directory))),
     )
     text_key = text_fingerprint(plan.located, fetched.records)
     selected = work.stage(

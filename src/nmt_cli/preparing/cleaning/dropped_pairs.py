@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt_cli.errors import DataError
+from nmt_cli.preparing.chunks import Chunk
 from nmt_cli.preparing.cleaning.rules import (
     CONTROL_CHARACTERS,
     DUPLICATE,
@@ -32,6 +33,7 @@ from nmt_cli.text_encoding import (
     conversion,
     files_in_other_encodings,
     files_not_utf8,
+    is_unicode,
     latin1_hint,
 )
 
@@ -92,6 +94,15 @@ def count_as_dropped(indices: NDArray[np.int64], reason: str, shard: CleanShard,
     counts.dropped[reason].count += len(indices[num_examples:])
 
 
+def check_first_encoding(chunk: Chunk, pairs: LocalPairs) -> None:
+    """Raise DataError if pairs of the first chunk of a source are lost as `check_encodings` says."""
+    counts = CleaningCounts(read=len(chunk))
+    for index, (src, tgt) in enumerate(zip(chunk.src, chunk.tgt, strict=True)):
+        if not is_unicode(src + tgt):
+            counts.drop(NOT_UTF8, chunk.where(index, side=int(is_unicode(src))), src, tgt)
+    check_encodings([SourceCounts(pairs.origin, counts, [file for _, file in pairs.inputs])])
+
+
 def check_encodings(by_source: Sequence[SourceCounts]) -> None:
     """Raise DataError if pairs of a source are lost because a file of it is in another encoding than UTF-8."""
     for source in by_source:
@@ -149,11 +160,9 @@ def most_dropped(by_source: Sequence[SourceCounts], config: CleaningConfig) -> t
     return f"; {dropped.count:,} of {whole.counts.read:,} were dropped for {reason}", fix
 
 
-def check_some_left(
-    copies: Sequence[NDArray[np.uint16]], by_source: Sequence[SourceCounts], config: CleaningConfig
-) -> None:
+def check_some_left(by_source: Sequence[SourceCounts], config: CleaningConfig, *, num_left: int) -> None:
     """Raise DataError if no training pair is left."""
-    if any(of_shard.any() for of_shard in copies):
+    if num_left:
         return
     whole = sum_of_sources(by_source)
     reason, dropped = whole.most_common_reason
