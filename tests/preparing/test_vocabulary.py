@@ -17,14 +17,14 @@ from nmt_cli.dataset.prepared_data import SIDES, PreparedData, open_prepared
 from nmt_cli.errors import RecipeError
 from nmt_cli.preparing.clean_text import CleanText, clean, select
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus
-from nmt_cli.preparing.corpus_loading import corpus_from_files
+from nmt_cli.preparing.corpus_loading import corpus_from_files, load_corpus
 from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.sources.base import Split
 from nmt_cli.preparing.vocabulary import sample_lines
 from nmt_cli.recipe.yaml_files import dump_values
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from tests.dataset.synthetic import sentences
-from tests.preparing.corpus_files import invented_pairs, refusal, run, silent, small_corpus, write_prefix
+from tests.preparing.corpus_files import corpus_of, invented_pairs, refusal, run, silent, small_corpus, write_prefix
 from tests.tokenization.models import train_spm
 from tests.training.tiny import train
 
@@ -247,7 +247,30 @@ def test_a_model_that_cannot_be_used_is_refused_with_what_to_type(
 
 def test_the_corpus_file_that_a_dry_run_prints_is_the_same_corpus(here: Path) -> None:
     located = too_small_text(here)
-    printed = Corpus.model_validate(yaml.safe_load(dump_values(located.corpus.model_dump(mode="json"))))
+    printed = Corpus.model_validate(yaml.safe_load(dump_values(located.values_here())))
     assert printed == located.corpus
     first = run(located, here / "data")
     assert run(LocatedCorpus(printed, located.folder), first.directory).was_finished
+
+
+@pytest.mark.parametrize("models", ["own.model", "{source: own.model, target: own.model}"])
+def test_a_corpus_file_of_another_folder_is_printed_as_the_same_corpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, models: str
+) -> None:
+    own_model(tmp_path / "own.model")
+    for number in range(2):
+        write_prefix(tmp_path / f"part{number}", PAIRS[200 * number :][:200])
+    rows = "".join(f"x\t{src}\t{tgt}\n" for src, tgt in PAIRS[400:])
+    (tmp_path / "a.tsv").write_text(rows, encoding="utf-8")
+    located = corpus_of(
+        tmp_path,
+        "{kind: text, prefix: part0}, {kind: text, source: 'part1*.en', target: 'part1*.de'}, "
+        "{kind: tsv, file: a.tsv, source: 2, target: 3}",
+        f"tokenizer={{taken_from: {models}}}",
+        valid="{kind: text, prefix: part0}",
+    )
+    first = run(located, tmp_path / "data").directory
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    Path("printed.yaml").write_text(dump_values(located.values_here()), encoding="utf-8")
+    assert run(load_corpus("printed.yaml", overrides=[]), first).was_finished

@@ -109,7 +109,7 @@ def prepare(
     if overwrite or kind_of(output) != "data":
         check_no_mount_point(output)
     if dry_run:
-        typer.echo(dump_values(located.corpus.model_dump(mode="json")), nl=False)
+        typer.echo(dump_values(located.values_here()), nl=False)
     plan = Plan(located)
     match plan.vocabulary:
         # A dry run compares the prepared data at `output` with the vocabulary.

@@ -54,6 +54,7 @@ DEFAULT_VOCAB_SIZE = 8_000
 """The pieces of a vocabulary, unless the corpus gives a size or has little text."""
 
 _VALID_SIZE = 2_000
+_PATH_KEYS = {"file", "prefix", "source", "target", "taken_from"}
 _SCRIPTS_OF_SHORT_TEXT = ("Hani", "Hans", "Hant", "Jpan", "Kore")
 
 
@@ -267,6 +268,21 @@ class LocatedCorpus:
     def context(self, *, newer_than: float = 0.0) -> CorpusContext:
         """The context that the sources of the corpus share; addresses without a hash need a copy `newer_than` this."""
         return CorpusContext(self.folder, self.corpus.languages.codes, newer_than)
+
+    def values_here(self) -> dict[str, Any]:
+        """The values of a file in the working folder that is the same corpus: local paths are whole in another one."""
+        values, folder = self.corpus.model_dump(mode="json"), self.folder.resolve()
+        if folder != Path.cwd():
+            tokenizer = values["tokenizer"]
+            models = tokenizer["taken_from"] if isinstance(tokenizer["taken_from"], dict) else tokenizer
+            paths = [(models, key) for key in models if key in _PATH_KEYS and (folder / (models[key] or "")).exists()]
+            for split in self.corpus.splits:
+                for written, source in zip(values[split] or (), self.corpus.sources(split), strict=True):
+                    paths += [(written, key) for key in _PATH_KEYS.intersection(source.places)]
+            for section, key in paths:
+                if section[key] is not None and not is_address(section[key]):
+                    section[key] = str(folder / section[key])
+        return values
 
 
 def source_of(path: str) -> dict[str, str]:
