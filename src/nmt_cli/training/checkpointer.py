@@ -61,7 +61,6 @@ class Checkpointer:
         self._run, self._data, self._updater, self._reporter, self._ranks = run, data, updater, reporter, ranks
         fingerprint = recipe_fingerprint(run.recipe, data, init_from=run.record.init_from)
         self._folder = CheckpointFolder(run.directory, recipe_fingerprint=fingerprint)
-        self._newest: Checkpoint | None = None
         self._interim: Path | None = None
         self._saved: TrainingState | None = None
         self._writer = CheckpointWriter(in_background=ranks.device.type == "cuda")
@@ -79,32 +78,26 @@ class Checkpointer:
         self.finish()
 
     def resume(self) -> TrainingState:
-        """Load the checkpoint that `newest_state` found or, if there was none, the weights that the run begins with.
+        """Load the newest checkpoint or, if there is none, the weights that the run begins with; return the state.
 
-        Raises ModelError if the checkpoint cannot be read.
+        Raises ModelError if the checkpoint cannot be read, or has another precision.
         """
-        if (checkpoint := self._newest) is None:
-            if (initial := self._run.record.init_from) is not None:  # else the model was built with its random weights
-                self._updater.begin_from(read_initial_weights(initial, build_model(self._run.recipe, self._data)))
-            return TrainingState(self._updater.precision)
-        state = self._folder.load(checkpoint, self._updater.weights, self._updater.optimizer)
-        self._interim = None if self._is_due(state.update) else checkpoint.path
-        self._saved = state
-        self._ranks.barrier()  # until all have read it: the first may replace it
-        return state
-
-    def newest_state(self) -> TrainingState:
-        """The state of the newest checkpoint, or of a new training; ModelError if it has another precision."""
         if self._ranks.is_first:
             files.clear_partial_directories(self._folder.directory, name="update-*")  # the rest of a killed save
-        self._newest, precision = self._ask_first_rank(self._folder.newest), self._updater.precision
-        state = TrainingState(precision) if self._newest is None else self._folder.read_state(self._newest)
+        checkpoint, precision = self._ask_first_rank(self._folder.newest), self._updater.precision
+        if checkpoint is None:
+            if (initial := self._run.record.init_from) is not None:  # else the model was built with its random weights
+                self._updater.begin_from(read_initial_weights(initial, build_model(self._run.recipe, self._data)))
+            return TrainingState(precision)
+        self._saved = state = self._folder.load(checkpoint, self._updater.weights, self._updater.optimizer)
         if state.precision != precision:
             raise ModelError(
                 f"the run was trained in {state.precision}, and would go on in {precision}",
-                where=str(self._folder.path(state.update)),
+                where=str(checkpoint.path),
                 hint=f"--precision {state.precision}, another folder with -o, or --restart",
             )
+        self._interim = None if self._is_due(state.update) else checkpoint.path
+        self._ranks.barrier()  # until all have read it: the first may replace it
         return state
 
     def save(self, state: TrainingState) -> None:

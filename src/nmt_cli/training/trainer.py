@@ -36,6 +36,7 @@ from nmt_cli.training.reporting.training_metrics import (
     memory_gb,
 )
 from nmt_cli.training.runs import write_record
+from nmt_cli.training.state import TrainingState
 from nmt_cli.training.stop_signal import ENDINGS_BY_SIGNAL, Ending, StopAsked, StopSignal
 from nmt_cli.training.update import LaunchedUpdate, Updater, UpdateResult
 from nmt_cli.training.validation import Validator
@@ -106,8 +107,7 @@ class Trainer:
         )
         self._checkpointer = Checkpointer(run, data, self._updater, self._reporter, ranks=ranks)
         self._validator = Validator(recipe, data, self._updater, order, ranks=ranks)
-        self._state = self._checkpointer.newest_state()
-        order.move_to(epoch=self._state.epoch, index=self._state.index)  # before anything opens a plan
+        self._state = TrainingState(precision)
         self._loader = Loader(order, ranks, is_interrupted=lambda: self._agreed_signal() is not None)
         self._stopwatch = Stopwatch()
         self._meter: Meter
@@ -141,20 +141,20 @@ class Trainer:
 
     def _resume(self) -> Ending | None:
         """Load the newest checkpoint, if there is one, and open the plan; return the ending if no update is left."""
-        training = self._recipe.training
-        if self._ranks.is_first and self._run.record.finished is not None and self._state.ending(training) is None:
-            self._run = write_record(self._run, is_finished=False)
+        self._state = state = self._checkpointer.resume()
+        if state.ending(self._recipe.training) is None:
+            if state.update > 0:
+                self._reporter.write_event("resume", update=state.update)
+                self._reporter.print_line(f"resuming {self._run.directory} after update {state.update:,}")
+            if self._ranks.is_first and self._run.record.finished is not None:
+                self._run = write_record(self._run, is_finished=False)
+        self._order.move_to(epoch=state.epoch, index=state.index)
         self._run = fit_to_memory(
             self._order, self._run, self._updater, ranks=self._ranks, open_plan=self._end_or_open_plan
         )
-        self._state = self._checkpointer.resume()
-        if self._state.update > 0:
-            if self._state.ending(training) is None:
-                self._reporter.write_event("resume", update=self._state.update)
-                self._reporter.print_line(f"resuming {self._run.directory} after update {self._state.update:,}")
-            if self._due_after(self._state.update).validation:  # the stop came between an update and its validation
-                self._validate()
-                self._save()
+        if state.update > 0 and self._due_after(state.update).validation:  # the stop came before this validation
+            self._validate()
+            self._save()
         return self._end_or_open_plan()
 
     def _end_or_open_plan(self) -> Ending | None:
@@ -284,15 +284,12 @@ class Trainer:
     def _due_after(self, update: int) -> _Due:
         """What is due after this update, by all that is known of it before its validation."""
         training, every = self._recipe.training, self._recipe.validation.every
-        is_validated = update % every == 0 or update == training.updates
-        if update == 0:  # a model that the run begins with is the first to be the best
-            is_validated = self._run.record.init_from is not None and self._state.best is None
         stop = ENDINGS_BY_SIGNAL.get(self._agreed_signal() or 0)
-        return _Due(
-            validation=is_validated and stop is None and (update == 0 or self._state.validated != update),
-            checkpoint=update > 0 and update % training.checkpoint_every == 0,
-            stop=stop,
-        )
+        if update == 0:  # a model that the run begins with is the first to be the best
+            is_due = self._run.record.init_from is not None and self._state.best is None
+            return _Due(validation=is_due and stop is None, checkpoint=False, stop=stop)
+        is_due = (update % every == 0 or update == training.updates) and self._state.validated != update
+        return _Due(validation=is_due and stop is None, checkpoint=update % training.checkpoint_every == 0, stop=stop)
 
     def _do_what_is_due(self) -> Ending | None:
         """Validate and save if either is due after the last update; return the ending if the training ends here."""
