@@ -1,6 +1,7 @@
 """The largest of many columns, and in a tie the first: the best token, and the best continuations of a beam.
 
-The maximum of each block of columns is compared first. Shapes: B sentences, W hypotheses per sentence, R = B * W rows,
+torch's argmax and topk over a vocabulary take as long as a layer. So only the maxima of blocks of columns are compared,
+and then the columns of the best blocks. Shapes: B sentences, W hypotheses per sentence, R = B * W rows,
 C continuations per sentence, V vocabulary.
 """
 
@@ -21,13 +22,11 @@ def first_argmax(log_probs: Tensor) -> Tensor:
     num_blocks = vocabulary // _BLOCK_COLUMNS
     if num_blocks < 2:
         return log_probs.argmax(dim=1)
-    blocks = log_probs[:, : num_blocks * _BLOCK_COLUMNS].unflatten(1, (num_blocks, _BLOCK_COLUMNS)).amax(dim=-1)
-    if num_blocks * _BLOCK_COLUMNS < vocabulary:
-        rest = log_probs[:, num_blocks * _BLOCK_COLUMNS :].amax(dim=1, keepdim=True)
-        blocks = torch.cat([blocks, rest], dim=1)
-    # `argmax` returns the first maximum, but compares numbers one by one. So it sees only the maxima of the blocks, and
-    # then one block.
-    starts = blocks.argmax(dim=1, keepdim=True) * _BLOCK_COLUMNS
+    in_blocks = num_blocks * _BLOCK_COLUMNS
+    maxima = log_probs[:, :in_blocks].unflatten(1, (num_blocks, _BLOCK_COLUMNS)).amax(dim=-1)
+    if in_blocks < vocabulary:
+        maxima = torch.cat([maxima, log_probs[:, in_blocks:].amax(dim=1, keepdim=True)], dim=1)
+    starts = maxima.argmax(dim=1, keepdim=True) * _BLOCK_COLUMNS
     columns = (starts + torch.arange(_BLOCK_COLUMNS, device=log_probs.device)).clamp_(max=vocabulary - 1)
     first_largest = log_probs.gather(1, columns).argmax(dim=1, keepdim=True)
     argmax: Tensor = columns.gather(1, first_largest).squeeze(1)
@@ -54,20 +53,21 @@ def topk_continuations(log_probs: Tensor, prefix_log_probs: Tensor, *, count: in
     vocabulary = log_probs.size(1)
     by_sentence = log_probs.view(len(prefix_log_probs), -1, vocabulary)
     num_blocks = vocabulary // _BLOCK_COLUMNS
-    if num_blocks * prefix_log_probs.size(1) < 2 * count:
+    if num_blocks * prefix_log_probs.size(1) < 2 * count:  # the best blocks would be most of them
         totals = (by_sentence + prefix_log_probs[:, :, None]).flatten(1)
         sums, indices = _stable_topk(totals, torch.arange(totals.size(1), device=totals.device), count=count)
         return Continuations(sums, indices % vocabulary, indices // vocabulary)
     # Each of the `count` best blocks has a sum that comes before all sums of the other blocks.
-    whole_blocks = by_sentence[:, :, : num_blocks * _BLOCK_COLUMNS].unflatten(2, (num_blocks, _BLOCK_COLUMNS))
+    in_blocks = num_blocks * _BLOCK_COLUMNS
+    whole_blocks = by_sentence[:, :, :in_blocks].unflatten(2, (num_blocks, _BLOCK_COLUMNS))
     maxima = (whole_blocks.amax(dim=-1) + prefix_log_probs[:, :, None]).flatten(1)
     _, blocks = _stable_topk(maxima, torch.arange(maxima.size(1), device=maxima.device), count=count)
-    starts = blocks // num_blocks * vocabulary + blocks % num_blocks * _BLOCK_COLUMNS
+    starts = (blocks // num_blocks) * vocabulary + (blocks % num_blocks) * _BLOCK_COLUMNS
     indices = (starts[:, :, None] + torch.arange(_BLOCK_COLUMNS, device=starts.device)).flatten(1)
-    if num_blocks * _BLOCK_COLUMNS < vocabulary:
-        rest = torch.arange(num_blocks * _BLOCK_COLUMNS, vocabulary, device=starts.device)
-        rows = torch.arange(prefix_log_probs.size(1), device=starts.device) * vocabulary
-        indices = torch.cat([indices, (rows[:, None] + rest).flatten().expand(len(indices), -1)], dim=1)
+    if in_blocks < vocabulary:  # the columns after the last whole block, of each hypothesis
+        columns = torch.arange(in_blocks, vocabulary, device=starts.device)
+        row_starts = torch.arange(prefix_log_probs.size(1), device=starts.device) * vocabulary
+        indices = torch.cat([indices, (row_starts[:, None] + columns).flatten().expand(len(indices), -1)], dim=1)
     values = by_sentence.flatten(1).gather(1, indices)
     sums, indices = _stable_topk(values + prefix_log_probs.gather(1, indices // vocabulary), indices, count=count)
     return Continuations(sums, indices % vocabulary, indices // vocabulary)
