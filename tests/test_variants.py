@@ -1,14 +1,15 @@
 """Every value of every setting of a model is computed as by the reference, counted, estimated, and exported or refused.
 
+`tests/decoding/test_cuda_kernels.py` has the search on a GPU with each value.
+
 A new value needs a case in the reference, and a line in REFUSED for each export that refuses it. Exports refuse all
 values of a new setting but its default.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import pytest
 import torch
@@ -17,11 +18,11 @@ from torch import Tensor
 from nmt_cli.dataset.batches import Batch
 from nmt_cli.errors import ModelError
 from nmt_cli.interchange.exporting import Target, export
-from nmt_cli.recipe.schema import ModelConfig, Recipe, num_parameters
+from nmt_cli.recipe.schema import Recipe, num_parameters
 from nmt_cli.training.micro_batch_size import estimate_device_needs
 from nmt_cli.training.objective import plain_loss
 from tests.interchange.builders import recipe_with, save_sharp
-from tests.reference.models import logits_of, packed, random_model, random_pairs, tiny_config
+from tests.reference.models import each_variant, logits_of, packed, random_model, random_pairs, tiny_config
 from tests.reference.transformer import COMPUTED, LoopTransformer
 
 VOCAB = 21
@@ -35,21 +36,6 @@ REFUSED: dict[Target, set[tuple[str, object]]] = {
         ("encoder_window", 3),
     },
 }
-
-
-def variants() -> Iterator[tuple[str, object]]:
-    """Each setting with each value of a `Literal`, with true and false, or with a number in place of null."""
-    for key, field in ModelConfig.model_fields.items():
-        if get_origin(field.annotation) is Literal:
-            yield from ((key, value) for value in get_args(field.annotation))
-        elif field.annotation is bool:
-            yield from ((key, value) for value in (False, True))
-        elif type(None) in get_args(field.annotation):
-            yield from ((key, value) for value in (None, 3))
-
-
-VARIANTS = list(variants())
-each_variant = pytest.mark.parametrize(("key", "value"), VARIANTS, ids=[f"{key}-{value}" for key, value in VARIANTS])
 
 
 @each_variant

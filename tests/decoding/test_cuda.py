@@ -165,7 +165,7 @@ class Refusing(Tape):
 def test_where_nothing_can_be_recorded_a_warning_says_so_once_and_each_search_tries_again(
     model: Transformer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tape, sources, config = Refusing(), sources_of(6, count=4), decoding(beam=2)
+    tape, sources, config = Refusing(), sources_of(6, count=1), decoding(beam=2, max_extra_tokens=2)
     beam = cuda_search([model], tape)
     for num_failed in (1, 2):
         assert_found(beam, sources, config=config, nbest=2)

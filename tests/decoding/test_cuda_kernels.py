@@ -21,13 +21,16 @@ from nmt_cli.decoding.search.static_state import (
 from nmt_cli.decoding.search.topk import topk_continuations
 from nmt_cli.model import static_cache
 from nmt_cli.model.layers import DecoderLayer
-from nmt_cli.model.static_cache import StepInputs
+from nmt_cli.model.packing import pack
+from nmt_cli.model.static_cache import StaticCache, StepInputs
 from nmt_cli.model.transformer import Transformer
 from tests.decoding.reference import CPU, EOS, random_model
 from tests.decoding.test_cuda import Tape
 from tests.interpreted import DEVICE, MARKS  # isort: split
 
 from nmt_cli.model.kernels.residual_norm import add_norm
+from tests.reference import models
+from tests.reference.models import each_variant, tiny_config
 
 pytestmark = MARKS
 
@@ -40,6 +43,23 @@ def device() -> Iterator[None]:
 
 
 WIDTHS = [{"d_k": 8, "d_v": 6}, {"d_k": 16, "d_v": 32, "heads": 1}, {"d_k": 12, "d_v": 12, "positions": "rotary"}]
+
+
+@each_variant
+def test_a_step_of_the_decoder_is_its_forward_pass_whatever_the_settings(key: str, value: object) -> None:
+    config = tiny_config(**{key: value})
+    model = models.random_model(config, vocab=20, seed=5, dtype=torch.float32)
+    source, target = pack([[5, 6, 7, EOS]], device=DEVICE), pack([[2, 8, 9]], device=DEVICE)
+    layers, width = range(config.decoder_layers), static_cache.cache_width(model)
+    cache = StaticCache([torch.zeros(1, 8, width) for _ in layers], [torch.zeros(1, 4, width) for _ in layers])
+    ancestors, lengths = torch.zeros(1, 1, 8, dtype=torch.int32), torch.tensor([4], dtype=torch.int32)
+    with torch.inference_mode():
+        memory = model.encode(source)
+        static_cache.write_source(model, cache, memory, source)
+        for place, expected in enumerate(model.decode(target, memory, source)):
+            seen = StepInputs(ancestors, lengths, torch.tensor([place, 0, 0]))
+            out = static_cache.static_step(model, target.ids[place : place + 1], cache, seen)
+            torch.testing.assert_close(out[0], expected, atol=1e-5, rtol=1e-5)
 
 
 def layer_of(model: Transformer) -> DecoderLayer:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args, get_origin
 
+import pytest
 import torch
 
 from nmt_cli.model.packing import Packed, pack
@@ -13,6 +15,21 @@ from nmt_cli.recipe.schema import ModelConfig
 
 BOS, EOS, FIRST_PIECE = 2, 3, 4
 CPU = torch.device("cpu")
+
+
+def _variants() -> Iterator[tuple[str, object]]:
+    """Each setting with each value of a `Literal`, with true and false, or with a number in place of null."""
+    for key, field in ModelConfig.model_fields.items():
+        if get_origin(field.annotation) is Literal:
+            yield from ((key, value) for value in get_args(field.annotation))
+        elif field.annotation is bool:
+            yield from ((key, value) for value in (False, True))
+        elif type(None) in get_args(field.annotation):
+            yield from ((key, value) for value in (None, 3))
+
+
+_VARIANTS = list(_variants())
+each_variant = pytest.mark.parametrize(("key", "value"), _VARIANTS, ids=[f"{key}-{value}" for key, value in _VARIANTS])
 
 
 @dataclass(frozen=True)

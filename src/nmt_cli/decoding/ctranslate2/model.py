@@ -76,14 +76,15 @@ def write_ctranslate2(loaded: LoadedModel, directory: Path, *, quantization: Qua
 def unsupported_error(config: ModelConfig) -> ModelError | None:
     """The error for a model that CTranslate2 does not support; None if it does."""
     hint = "nmt decode with `engine: torch` takes it"
-    if config.is_rotary and config.d_k < config.d_v:
+    error = refusal(config, program="CTranslate2", taken=_TAKEN, hint=hint)
+    if error is None and config.is_rotary and config.d_k < config.d_v:
         return ModelError(
             f"CTranslate2 has one width for all of a head, and rotary queries and keys of {config.d_k} cannot be padded"
             f" to the values' {config.d_v}",
             where="model.d_k",
             hint=hint,
         )
-    return refusal(config, program="CTranslate2", taken=_TAKEN, hint=hint)
+    return error
 
 
 def unsupported_setting(config: DecodingConfig) -> UsageError | None:
