@@ -54,7 +54,7 @@ def test_a_value_is_computed_as_by_the_reference_and_its_parameters_are_counted(
 @each_variant
 def test_the_estimate_of_memory_follows_what_a_value_keeps_for_the_backward_pass(key: str, value: object) -> None:
     # On a CPU, torch keeps half as much again as is estimated. An estimate without the gates would be wrong by 29 %.
-    assert kept_by_estimated(**{key: value}) == pytest.approx(kept_by_estimated(), rel=0.15)
+    assert kept_by_estimated(**{key: value}) == pytest.approx(kept_by_estimated(), rel=0.12)
 
 
 def kept_by_estimated(**changes: object) -> float:
