@@ -15,7 +15,7 @@ from nmt_cli.decoding.search import active_search
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
 from nmt_cli.decoding.search.searcher import Searcher
 from nmt_cli.errors import DeviceError
-from nmt_cli.model import cache as decoder_cache
+from nmt_cli.model import decoder_cache
 from tests.decoding.reference import CPU, decoding, in_batches, random_model, random_rows, search, search_in_batches
 
 VOCAB = 29

@@ -22,7 +22,7 @@ from nmt_cli.decoding.search.hypotheses import (
 from nmt_cli.decoding.search.searcher import Searcher
 from nmt_cli.decoding.search.topk import first_argmax, topk_continuations
 from nmt_cli.errors import ModelError
-from nmt_cli.model.cache import DecoderCache
+from nmt_cli.model.decoder_cache import DecoderCache
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization import tokenizer

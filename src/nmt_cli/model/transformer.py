@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmt_cli.model.cache import DecoderCache
+from nmt_cli.model.decoder_cache import DecoderCache
 from nmt_cli.model.dropout import Dropout
 from nmt_cli.model.layers import DecoderLayer, EncoderLayer, Norm, norm_of, position_angles
 from nmt_cli.model.packing import Layout, Packed

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmt_cli.model import cache as cache_module
-from nmt_cli.model.cache import SentenceSelection
+from nmt_cli.model import decoder_cache
+from nmt_cli.model.decoder_cache import SentenceSelection
 from nmt_cli.model.packing import pack
 from nmt_cli.model.transformer import Transformer
 from tests.reference.models import BOS, CPU, EOS, random_model, tiny_config
@@ -38,8 +38,8 @@ def model(request: pytest.FixtureRequest) -> Transformer:
 def growth(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache grows by this number of steps. It rounds slots and tokens up to this multiple."""
     steps, multiple = request.param
-    monkeypatch.setattr(cache_module, "_GROWTH_STEPS", steps)
-    monkeypatch.setattr(cache_module, "_shape_multiple_of", lambda x: multiple)
+    monkeypatch.setattr(decoder_cache, "_GROWTH_STEPS", steps)
+    monkeypatch.setattr(decoder_cache, "_shape_multiple_of", lambda x: multiple)
 
 
 def last_hidden(model: Transformer, rows: Sequence[Row]) -> Tensor:
@@ -54,7 +54,7 @@ def next_pieces(rows: Sequence[Row], step: int) -> list[int]:
     return [4 + (step * 7 + place * 5) % (VOCAB - 4) for place in range(len(rows))]
 
 
-def walk(model: Transformer, rows: list[Row], cache: cache_module.DecoderCache, *, steps: int) -> list[Row]:
+def walk(model: Transformer, rows: list[Row], cache: decoder_cache.DecoderCache, *, steps: int) -> list[Row]:
     """Take steps, each compared with the whole decoder; returns the rows with their new pieces."""
     for _ in range(steps):
         hidden = model.step(torch.tensor([prefix[-1] for _, prefix in rows]), cache)
@@ -98,7 +98,7 @@ def test_steps_are_the_whole_decoder_while_rows_are_chosen_and_sentences_leave(m
 
 def walk_to(
     model: Transformer, numbers: list[int], *, steps: int, width: int
-) -> tuple[list[Row], cache_module.DecoderCache]:
+) -> tuple[list[Row], decoder_cache.DecoderCache]:
     """A cache of some sources after so many steps, from the second on with `width` hypotheses each, and its rows."""
     source = pack([SOURCES[number] for number in numbers], device=CPU)
     cache = model.new_cache(model.encode(source), source)
