@@ -55,7 +55,7 @@ class CompiledObjective:
 
         torch.compiler.reset()  # torch limits how often a function is compiled, other models included
         self._model, self._smoothing, self._consistency = model, smoothing, consistency
-        self._first_layer_input = compile_whole(_first_layer_input)
+        self._first_layer_input = compile_whole(Embedding.first_layer_input)
         self._encode, self._decode = compile_whole(run_encoder_layer), compile_whole(run_decoder_layer)
         kernel: LossAndGradient = partial(loss_and_gradient, pad=PAD)
         if consistency is not None:
@@ -160,7 +160,3 @@ def _loss(model: Transformer, hidden: Tensor, gold: Tensor, *, smoothing: float,
         smoothing=smoothing,
         function=function,
     )
-
-
-def _first_layer_input(embedding: Embedding, rows: Tensor, encodings: Tensor | None) -> Tensor:
-    return embedding.first_layer_input(rows, encodings)

@@ -165,14 +165,12 @@ def _fill_spec(spec: Any, model: Transformer) -> None:
     if model.config.is_pre_norm:
         _fill_norm(encoder.layer_norm, model.encoder_norm)
         _fill_norm(decoder.layer_norm, model.decoder_norm)
-    for layer_spec, layer in zip(encoder.layer, model.encoder, strict=True):
-        assert isinstance(layer, EncoderLayer)
+    layer_specs, layers = [*encoder.layer, *decoder.layer], [*model.encoder, *model.decoder]
+    for layer_spec, layer in zip(layer_specs, layers, strict=True):
+        assert isinstance(layer, EncoderLayer | DecoderLayer)
         _fill_attention(layer_spec.self_attention, layer.self_attention, layer.self_attention_residual)
-        _fill_feed_forward(layer_spec.ffn, layer.feed_forward, layer.feed_forward_residual)
-    for layer_spec, layer in zip(decoder.layer, model.decoder, strict=True):
-        assert isinstance(layer, DecoderLayer)
-        _fill_attention(layer_spec.self_attention, layer.self_attention, layer.self_attention_residual)
-        _fill_attention(layer_spec.attention, layer.cross_attention, layer.cross_attention_residual)
+        if isinstance(layer, DecoderLayer):
+            _fill_attention(layer_spec.attention, layer.cross_attention, layer.cross_attention_residual)
         _fill_feed_forward(layer_spec.ffn, layer.feed_forward, layer.feed_forward_residual)
 
 
