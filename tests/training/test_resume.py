@@ -133,15 +133,16 @@ def test_when_it_validates_and_saves_changes_no_weight(
     assert [json.loads(found[STATE])[key] for key in position] == [json.loads(expected[STATE])[key] for key in position]
 
 
-@pytest.mark.parametrize("updates", [12, 15])
+@pytest.mark.parametrize(("updates", "saved"), [(12, [10, 12]), (15, [10, 12]), (15, [12])])
 def test_a_signal_during_a_validation_does_not_wait_for_its_end(
     prepared: PreparedData,
     finished: Callable[..., Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     updates: int,
+    saved: list[int],
 ) -> None:
-    settings = (f"training.updates={updates}", "validation.every=12", "training.checkpoint_every=10")
+    settings = (f"training.updates={updates}", "validation.every=12", f"training.checkpoint_every={saved[0]}")
     run, whole, searched = tmp_path / "run", finished(*settings), 0
 
     search = Searcher.search
@@ -157,7 +158,8 @@ def test_a_signal_during_a_validation_does_not_wait_for_its_end(
         patch.setattr(Searcher, "search", with_signal)
         for _ in range(2):  # the second start is interrupted in the same validation, which comes first in it
             assert train(prepared, run, *settings) == 75
-            assert checkpoints(run) == [10, 12]
+            assert checkpoints(run) == saved
+            assert [event["update"] for event in events(run, "checkpoint")] == saved  # none is written twice
             assert events(run, "validation") == []
     assert train(prepared, run, *settings) == 0
     assert_alike(run, whole)
