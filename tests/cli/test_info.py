@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from nmt_cli.cli.info import info
-from nmt_cli.dataset.manifest import InputRecord, Manifest, SplitCounts, TokenizerRecord, Tokenizers
+from nmt_cli.dataset.data_manifest import InputRecord, Manifest, SplitCounts, TokenizerRecord, Tokenizers
 from nmt_cli.errors import ModelError
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.training.runs import locked_run

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from hypothesis import strategies as st
 
-from nmt_cli.dataset.manifest import Manifest, SplitCounts, TokenDtype, TokenizerRecord, Tokenizers
+from nmt_cli.dataset.data_manifest import Manifest, SplitCounts, TokenDtype, TokenizerRecord, Tokenizers
 from nmt_cli.dataset.plan_computation import EpochPlan, compute_plan
 from nmt_cli.dataset.prepared_data import (
     SIDES,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt_cli.dataset.batches import make_batch
-from nmt_cli.dataset.manifest import TokenDtype
+from nmt_cli.dataset.data_manifest import TokenDtype
 from nmt_cli.dataset.micro_batches import MicroBatchShape
 from nmt_cli.dataset.prepared_data import TokenizedSide, TokenPairs
 from nmt_cli.model.packing import Packed

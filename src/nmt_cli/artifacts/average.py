@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nmt_cli import __version__, files
 from nmt_cli.artifacts.manifest import DAMAGED_HINT, LICENCE_FILES, MANIFEST, WEIGHTS, read_manifest, verify_files
-from nmt_cli.artifacts.model_card import front_matter, join_front_matter, render_card
+from nmt_cli.artifacts.model_card import front_matter, render_card, with_front_matter
 from nmt_cli.artifacts.model_directory import (
     AverageLosses,
     SavedModelConfig,
@@ -146,7 +146,7 @@ def write_average_of_models(paths: Sequence[Path], *, output: Path, overwrite: b
         weights=weights,
         source_spm=source_spm,
         target_spm=target_spm,
-        card=join_front_matter(front_matter(config.languages), body),
+        card=with_front_matter(front_matter(config.languages), body),
         overwrite=overwrite,
     )
 

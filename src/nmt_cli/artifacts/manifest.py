@@ -1,6 +1,6 @@
 """manifest.json of a model or a checkpoint: its files with their sizes and SHA-256, written and verified.
 
-Prepared data has a manifest of another form: `dataset/manifest.py`.
+Prepared data has a manifest of another form: `dataset/data_manifest.py`.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def render_card(run: Run, *, config: SavedModelConfig, num_parameters: int, comm
         scores=[result.bleu for result in config.validation if result.bleu is not None],
         signatures=sorted({result.signature for result in config.validation if result.signature}),
     )
-    return join_front_matter(_front_matter_of_run(run, config), body)
+    return with_front_matter(_front_matter_of_run(run, config), body)
 
 
 def without_usage_section(card: str) -> str:
@@ -56,7 +56,7 @@ def read_card(directory: Path) -> tuple[dict[str, Any], str]:
     return values if isinstance(values, dict) else {}, parts[2].lstrip("\n")
 
 
-def join_front_matter(values: Mapping[str, Any], body: str) -> str:
+def with_front_matter(values: Mapping[str, Any], body: str) -> str:
     """A card of the values at its head and the rest."""
     return f"---\n{yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True)}---\n\n{body}"
 

@@ -81,7 +81,7 @@ def _describe(corpus: Corpus) -> dict[str, Any]:
 
 def _describe_prepared(directory: Path) -> dict[str, Any] | None:
     """The state of the prepared data in a directory; None if there is no data."""
-    from nmt_cli.dataset.manifest import read_manifest
+    from nmt_cli.dataset.data_manifest import read_manifest
     from nmt_cli.errors import DataError
 
     try:

@@ -103,7 +103,7 @@ def _describe_run(path: Path) -> dict[str, Any]:
 
 def _describe_data(path: Path) -> dict[str, Any]:
     """Prepared data: languages, splits with counts and lengths, tokenizers, inputs, size in bytes, damage."""
-    from nmt_cli.dataset.manifest import PREPARE_AGAIN, read_manifest
+    from nmt_cli.dataset.data_manifest import PREPARE_AGAIN, read_manifest
     from nmt_cli.files import read_json
 
     manifest = read_manifest(path)

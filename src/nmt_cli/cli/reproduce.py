@@ -184,7 +184,7 @@ class _Step:
 def _steps(plan: _Plan) -> list[_Step]:
     """The commands in order. Each continues by itself what it has begun."""
     from nmt_cli.artifacts.manifest import MANIFEST
-    from nmt_cli.dataset.manifest import MANIFEST as DATA_MANIFEST
+    from nmt_cli.dataset.data_manifest import MANIFEST as DATA_MANIFEST
 
     data, run, (src, tgt) = str(plan.data), str(plan.run), plan.languages
     settings = [word for setting in plan.settings for word in ("--set", setting)]
@@ -261,7 +261,7 @@ def _measure(plan: _Plan) -> dict[str, float]:
     from nmt_cli.artifacts.manifest import WEIGHTS
     from nmt_cli.artifacts.model_directory import load_saved_config
     from nmt_cli.artifacts.run import open_run
-    from nmt_cli.dataset.manifest import read_manifest
+    from nmt_cli.dataset.data_manifest import read_manifest
 
     manifest, history, model = read_manifest(plan.data), open_run(plan.run).history(), plan.run / "model"
     figures: dict[str, float] = {

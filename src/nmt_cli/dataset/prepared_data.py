@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt_cli.dataset.manifest import PREPARE_AGAIN, Manifest, TokenDtype, TokenizerRecord, read_manifest
+from nmt_cli.dataset.data_manifest import PREPARE_AGAIN, Manifest, TokenDtype, TokenizerRecord, read_manifest
 from nmt_cli.errors import DataError
 from nmt_cli.files import sha256
 

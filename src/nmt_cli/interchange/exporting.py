@@ -17,7 +17,7 @@ import torch
 
 from nmt_cli import __version__, files
 from nmt_cli.artifacts.manifest import LICENCE_FILES, WEIGHTS
-from nmt_cli.artifacts.model_card import front_matter, join_front_matter, read_card, without_usage_section
+from nmt_cli.artifacts.model_card import front_matter, read_card, with_front_matter, without_usage_section
 from nmt_cli.artifacts.model_directory import LoadedModel, SavedModelConfig, load_model
 from nmt_cli.artifacts.weights import write_tensors
 from nmt_cli.decoding.ctranslate2.engine import PATIENCE, length_exponent
@@ -144,7 +144,7 @@ def _card(
         card=without_usage_section(body),
     )
     front_of_export = {"library_name": _LIBRARIES[to], "pipeline_tag": "translation"}
-    return join_front_matter(front_matter(config.languages) | front | front_of_export, text)
+    return with_front_matter(front_matter(config.languages) | front | front_of_export, text)
 
 
 def _check_expressible(config: ModelConfig) -> None:

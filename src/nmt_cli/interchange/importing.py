@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from nmt_cli import __version__
 from nmt_cli.artifacts.manifest import LICENCE_FILES
-from nmt_cli.artifacts.model_card import front_matter, join_front_matter, read_card
+from nmt_cli.artifacts.model_card import front_matter, read_card, with_front_matter
 from nmt_cli.artifacts.model_directory import (
     LoadedModel,
     SavedModelConfig,
@@ -228,4 +228,4 @@ def _card(marian: MarianModel, config: SavedModelConfig, *, num_parameters: int,
         front["license"] = values["license"]
     measured = {"num_parameters": num_parameters, "agreement": agreement}
     text = render("imported_model_card.md", config=config, **measured, is_npz=marian.is_npz, card=body.lstrip())
-    return join_front_matter(front, text)
+    return with_front_matter(front, text)

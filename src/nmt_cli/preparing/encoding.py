@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt_cli.console import Progress
-from nmt_cli.dataset.manifest import TokenDtype
+from nmt_cli.dataset.data_manifest import TokenDtype
 from nmt_cli.dataset.prepared_data import SIDES, TokenWriter, text_lines, token_dtype
 from nmt_cli.preparing.clean_text import CleanText
 from nmt_cli.preparing.corpus import Corpus

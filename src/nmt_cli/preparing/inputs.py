@@ -11,7 +11,7 @@ from typing import Any
 
 from nmt_cli.cache import file_hash
 from nmt_cli.console import Progress
-from nmt_cli.dataset.manifest import InputRecord
+from nmt_cli.dataset.data_manifest import InputRecord
 from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
 from nmt_cli.preparing.corpus import LocatedCorpus

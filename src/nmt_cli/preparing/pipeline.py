@@ -25,7 +25,7 @@ from typing import Any
 
 import nmt_cli
 from nmt_cli.console import Progress
-from nmt_cli.dataset.manifest import MANIFEST, InputRecord, Manifest, SplitCounts, TokenizerRecord, Tokenizers
+from nmt_cli.dataset.data_manifest import MANIFEST, InputRecord, Manifest, SplitCounts, TokenizerRecord, Tokenizers
 from nmt_cli.dataset.prepared_data import SIDES, open_prepared, token_dtype
 from nmt_cli.errors import DataError
 from nmt_cli.files import new_directory

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt_cli.console import size_text
-from nmt_cli.dataset.manifest import PREPARE_AGAIN
+from nmt_cli.dataset.data_manifest import PREPARE_AGAIN
 from nmt_cli.dataset.prepared_data import SIDES, PreparedData
 from nmt_cli.errors import DataError
 from nmt_cli.files import read_json

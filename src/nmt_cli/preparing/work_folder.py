@@ -12,7 +12,7 @@ from typing import Any
 
 from nmt_cli import files
 from nmt_cli.artifacts.directory_kinds import kind_of
-from nmt_cli.dataset.manifest import Manifest, read_manifest
+from nmt_cli.dataset.data_manifest import Manifest, read_manifest
 from nmt_cli.dataset.prepared_data import open_prepared
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.corpus import DESCRIPTIVE_KEYS, Corpus

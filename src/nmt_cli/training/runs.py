@@ -22,7 +22,7 @@ from nmt_cli.artifacts.directory_kinds import kind_of
 from nmt_cli.artifacts.manifest import RUN_FILE
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import CHECKPOINTS, InitialModel, Run, RunRecord, open_run
-from nmt_cli.dataset.manifest import read_manifest
+from nmt_cli.dataset.data_manifest import read_manifest
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.dataset.sampled_pieces import SAMPLED
 from nmt_cli.errors import DataError, ModelError, RecipeError, UsageError
