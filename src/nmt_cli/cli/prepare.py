@@ -15,7 +15,7 @@ from nmt_cli.cli.arguments import DebugOption, QuietOption, find_models
 from nmt_cli.cli.corpora import complete_corpora
 from nmt_cli.cli.printing import print_whole
 from nmt_cli.cli.recipes import MOST_PAIRS_FOR_SMALL, recipe_for, train_command
-from nmt_cli.console import stderr_console
+from nmt_cli.console import show_progress, stderr_console
 from nmt_cli.errors import UsageError
 from nmt_cli.files import check_names_folder, check_no_mount_point
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from nmt_cli.preparing.corpus import LocatedCorpus
-    from nmt_cli.preparing.pipeline import Plan, PreparationResult
     from nmt_cli.preparing.sources.base import Split
 
 logger = logging.getLogger(__name__)
@@ -93,8 +92,9 @@ def prepare(
     Example: nmt prepare --train my.tsv -l en-de
     """
     from nmt_cli.artifacts.directory_kinds import kind_of
+    from nmt_cli.devices import num_cpus
     from nmt_cli.hub_names import HubName
-    from nmt_cli.preparing.pipeline import Plan, dry_run_lines
+    from nmt_cli.preparing import pipeline
     from nmt_cli.preparing.report import few_pairs_finding
     from nmt_cli.preparing.vocabulary import Reused
     from nmt_cli.recipe.yaml_files import dump_values
@@ -110,16 +110,23 @@ def prepare(
         check_no_mount_point(output)
     if dry_run:
         typer.echo(dump_values(located.values_here()), nl=False)
-    plan = Plan(located)
+    plan = pipeline.Plan(located)
     match plan.vocabulary:
         # A dry run compares the prepared data at `output` with the vocabulary.
         case Reused(place=HubName() as name) if not dry_run or (kind_of(output) == "data" and not overwrite):
             find_models([Path(str(name))])
     if dry_run:
-        for line in dry_run_lines(plan, output=output, overwrite=overwrite):
+        for line in pipeline.dry_run_lines(plan, output=output, overwrite=overwrite):
             logger.info("%s", line)
         return
-    prepared = _prepare(plan, output, overwrite=overwrite, workers=workers)
+    try:
+        with show_progress() as progress:
+            prepared = pipeline.prepare(
+                plan, output=output, overwrite=overwrite, num_workers=workers or num_cpus(), progress=progress
+            )
+    except KeyboardInterrupt:
+        logger.warning("interrupted: the same command continues")
+        raise
     if prepared.was_finished:
         logger.info("%s is already prepared from these inputs and settings", output)
     else:
@@ -130,21 +137,6 @@ def prepare(
         logger.warning("%s", warning)
     for line in _next_lines(prepared.report, output, model=plan.vocabulary.model):
         logger.info("%s", line)
-
-
-def _prepare(plan: Plan, output: Path, *, overwrite: bool, workers: int | None) -> PreparationResult:
-    from nmt_cli.console import show_progress
-    from nmt_cli.devices import num_cpus
-    from nmt_cli.preparing import pipeline
-
-    try:
-        with show_progress() as progress:
-            return pipeline.prepare(
-                plan, output=output, overwrite=overwrite, num_workers=workers or num_cpus(), progress=progress
-            )
-    except KeyboardInterrupt:
-        logger.warning("interrupted: the same command continues")
-        raise
 
 
 def _locate(

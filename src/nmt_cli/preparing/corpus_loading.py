@@ -18,13 +18,17 @@ from nmt_cli.recipe.loading import find_yaml_file, parse_override
 from nmt_cli.recipe.mistakes import validate
 from nmt_cli.recipe.yaml_files import Document, merge, read_document
 
-_EXAMPLE_LANGUAGES = "en-de"
-
 
 def load_corpus(name_or_path: str, *, overrides: Sequence[str]) -> LocatedCorpus:
-    """The corpus of a file, or of a packaged name; `overrides` are `key.key=value`."""
+    """The corpus of a file, or of a packaged name; `overrides` are `key.key=value`.
+
+    RecipeError, with the command that prepares it, for a file that seems to be text.
+    """
     file = find_yaml_file(name_or_path, kind="corpus", command="nmt prepare")
-    document = _read_corpus_document(file)
+    if kind_of_file(file) is not None:
+        hint = f"nmt prepare --train {shlex.quote(str(file))} -l en-de"
+        raise RecipeError(f"{file.name} is text, not a corpus file", where=str(file), hint=hint)
+    document = read_document(file)
     check_own_keys(document.values, Corpus.model_fields, noun="corpus file", where=str(file))
     document.values.setdefault("name", file.stem)
     return LocatedCorpus(_apply_overrides(document, overrides, source=str(file)), file.parent)
@@ -79,22 +83,6 @@ def _with_columns(source: dict[str, str], columns: str | None) -> dict[str, Any]
         raise UsageError(f"`columns` {columns!r} is not SOURCE,TARGET", setting="columns", hint=hint)
     given = [int(name) if name.isdecimal() and source["kind"] in ("tsv", "csv") else name for name in names]
     return {**source, "source": given[0], "target": given[1]}
-
-
-def prepare_command(file: str, *, languages: str) -> str:
-    """The command that prepares a file of pairs."""
-    return f"nmt prepare --train {shlex.quote(file)} -l {languages}"
-
-
-def _read_corpus_document(file: Path) -> Document:
-    """The values of a corpus file. If the file seems to be text, the error says how to give text."""
-    if kind_of_file(file) is not None:
-        raise RecipeError(
-            f"{file.name} is text, not a corpus file",
-            where=str(file),
-            hint=prepare_command(str(file), languages=_EXAMPLE_LANGUAGES),
-        )
-    return read_document(file)
 
 
 def _apply_overrides(document: Document, overrides: Sequence[str], *, source: str) -> Corpus:

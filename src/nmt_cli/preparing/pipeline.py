@@ -194,7 +194,8 @@ def _write_manifest(
     fingerprint: str,
 ) -> None:
     """Write the manifest of prepared data, whose other files lie in the directory."""
-    source, target = (_tokenizer_record(directory / f"{side}.spm") for side in SIDES)
+    loaded = [Tokenizer.load(directory / f"{side}.spm") for side in SIDES]
+    source, target = (TokenizerRecord(vocab_size=one.vocab_size, fingerprint=one.fingerprint) for one in loaded)
     sample = sample_lines(text, SIDES[:1], size=_SAMPLED_LINES, seed=corpus.tokenizer.seed)
     manifest = Manifest(
         nmt_version=nmt_cli.__version__,
@@ -216,8 +217,3 @@ def _write_manifest(
         files={path.name: path.stat().st_size for path in sorted(directory.iterdir())},
     )
     (directory / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
-
-
-def _tokenizer_record(file: Path) -> TokenizerRecord:
-    tokenizer = Tokenizer.load(file)
-    return TokenizerRecord(vocab_size=tokenizer.vocab_size, fingerprint=tokenizer.fingerprint)

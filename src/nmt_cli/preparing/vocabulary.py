@@ -93,9 +93,8 @@ class Reused:
         is no SentencePiece model of a kind that can be used.
         """
         if isinstance(self.place, tuple):
-            return _vocabulary_of_files(self.place)
-        if isinstance(self.place, Path) and self.place.is_file():
-            return _vocabulary_of_files([self.place, self.place])
+            models = {file: _read_with_our_ids(file) for file in self.place}
+            return {f"{side}.spm": models[file] for side, file in zip(SIDES, self.place, strict=True)}
         return _vocabulary_in_directory(self.place.folder if isinstance(self.place, HubName) else self.place)
 
     def fingerprint(self, text: str) -> str:
@@ -119,7 +118,9 @@ def find_vocabulary(located: LocatedCorpus) -> Trained | Reused:
             return Reused((_locate(located, source), _locate(located, target)))
         case name:
             path = _locate(located, name)
-            is_own = path.is_file() or (path.exists() and not path.is_relative_to(cache_folder()))
+            if path.is_file():
+                return Reused((path, path))
+            is_own = path.exists() and not path.is_relative_to(cache_folder())
             return Reused(path if is_own else hub_name(name) or path)
 
 
@@ -216,12 +217,6 @@ def _locate(located: LocatedCorpus, name: str) -> Path:
     path = Path(name).expanduser()
     candidates = (located.folder / path, path, cache_folder() / "models" / path)
     return next((candidate for candidate in candidates if candidate.exists()), path)
-
-
-def _vocabulary_of_files(files: Sequence[Path]) -> dict[str, bytes]:
-    """The vocabulary of SentencePiece models for source and target, which may be one file; they get our ids."""
-    models = {file: _read_with_our_ids(file) for file in files}
-    return {f"{side}.spm": models[file] for side, file in zip(SIDES, files, strict=True)}
 
 
 def _vocabulary_in_directory(directory: Path) -> dict[str, bytes]:

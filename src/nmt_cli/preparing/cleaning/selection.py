@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from operator import itemgetter
@@ -38,15 +37,10 @@ logger = logging.getLogger(__name__)
 PairIndex: TypeAlias = tuple[int, int]
 """The number of a pair's shard, and the index of the pair in the shard."""
 
+_Candidate: TypeAlias = tuple[PairIndex, str, str]  # index, source and target of a pair
+
 _SEED = 20_170_612  # any number, but the same in every preparation
 _LARGEST_SHARE = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    index: PairIndex
-    src: str
-    tgt: str
 
 
 def choose_copies(
@@ -59,11 +53,11 @@ def choose_copies(
     gives the copies of any other pair.
     """
     starts = np.cumsum([0, *map(len, shards)])
+    parts = [(shard, slice(start, start + len(shard))) for shard, start in zip(shards, starts, strict=False)]
     is_kept = np.ones(starts[-1], dtype=bool)
 
     def drop(is_dropped: NDArray[np.bool_], reason: str) -> None:
-        for shard, start in zip(shards, starts, strict=False):
-            part = slice(start, start + len(shard))
+        for shard, part in parts:
             counts = by_source[shard.facts["source"]].counts
             count_as_dropped(np.flatnonzero(is_dropped[part] & is_kept[part]), reason, shard, counts)
         is_kept[is_dropped] = False
@@ -83,11 +77,7 @@ def choose_copies(
         is_other = np.zeros_like(is_kept)
         is_other[indices[~first_occurrences(sources[indices])]] = True
         drop(is_other, OTHER_TRANSLATION)
-    copies = [
-        _copies_by_weight(shard) * is_kept[start : start + len(shard)]
-        for shard, start in zip(shards, starts, strict=False)
-    ]
-    return copies, several_translations
+    return [_copies_by_weight(shard) * is_kept[part] for shard, part in parts], several_translations
 
 
 def set_aside(
@@ -106,9 +96,9 @@ def set_aside(
     sizes = _split_sizes(corpus, by_source, clean_pairs=sum(int(np.count_nonzero(of_shard)) for of_shard in copies))
     chosen = _choose(shards, copies, sizes, seed=corpus.split_seed)
     splits: dict[str, list[tuple[str, str]]] = {
-        split: [(pair.src, pair.tgt) for pair in pairs] for split, pairs in chosen.items()
+        split: [(src, tgt) for _, src, tgt in pairs] for split, pairs in chosen.items()
     }
-    indices = {pair.index for pairs in chosen.values() for pair in pairs}
+    indices = {index for pairs in chosen.values() for index, _, _ in pairs}
     num_dropped = _remove_from_training(indices, HeldOutIndex(splits), shards, copies, by_source)
     for split, size in sizes.items():
         logger.info("set aside: %s clean pairs as %s text", f"{size:,}", SPLIT_NAMES[split])
@@ -244,7 +234,7 @@ def _choose(
         )
     chosen, start = {}, 0
     for split, size in sizes.items():
-        chosen[split] = sorted(candidates[start : start + size], key=lambda pair: pair.index)
+        chosen[split] = sorted(candidates[start : start + size])
         start += size
     return chosen
 
@@ -278,18 +268,18 @@ def _read_candidates(shards: Sequence[CleanShard], ranked: Sequence[PairIndex]) 
     candidates: dict[PairIndex, _Candidate] = {}
     for number, indices in groupby(sorted(ranked), key=itemgetter(0)):
         src, tgt = map(shards[number].sentences, SIDES)
-        candidates |= {index: _Candidate(index, src[index[1]], tgt[index[1]]) for index in indices}
+        candidates |= {index: (index, src[index[1]], tgt[index[1]]) for index in indices}
     return (candidates[index] for index in ranked)
 
 
 def _drop_shared_sides(candidates: Iterator[_Candidate]) -> list[_Candidate]:
     """The candidates whose source and target no earlier candidate has."""
     sources, targets, kept = set[str](), set[str](), []
-    for pair in candidates:
-        if pair.src not in sources and pair.tgt not in targets:
-            kept.append(pair)
-            sources.add(pair.src)
-            targets.add(pair.tgt)
+    for index, src, tgt in candidates:
+        if src not in sources and tgt not in targets:
+            kept.append((index, src, tgt))
+            sources.add(src)
+            targets.add(tgt)
     return kept
 
 
