@@ -126,7 +126,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The hidden layer [N, F] for x [N, D]; `Residual` multiplies it by `outer`."""
-        hidden = self.by_kernels(x) if torch.compiler.is_compiling() else self._activate(self.inner(x))
+        is_compiled = self.training and torch.compiler.is_compiling()
+        hidden = self.by_kernels(x) if is_compiled else self._activate(self.inner(x))
         dropped: Tensor = self.dropout(hidden)
         return dropped
 
@@ -179,7 +180,7 @@ class Residual(nn.Module):
     """The residual connection around a sub-layer, with dropout and a norm (3.1, 5.4).
 
     Post-norm, as in the paper: norm(x + Dropout(sublayer(x))). Pre-norm: x + Dropout(sublayer(norm(x))).
-    If it is compiled, one kernel of ours does everything after the last product of a post-norm sub-layer.
+    In compiled training, one kernel of ours does everything after the last product of a post-norm sub-layer.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -192,7 +193,8 @@ class Residual(nn.Module):
         """The new x [N, D]; `output` is the last layer of the sub-layer, and `sublayer` is everything before it."""
         # `forward` itself: calls of modules take a tenth of a step for a single sentence on a CPU.
         hidden = sublayer(self.norm.forward(x) if self.is_pre_norm else x)
-        if torch.compiler.is_compiling() and not self.is_pre_norm and isinstance(self.norm, nn.LayerNorm):
+        is_compiled = self.training and torch.compiler.is_compiling()
+        if is_compiled and not self.is_pre_norm and isinstance(self.norm, nn.LayerNorm):
             return self._add_and_norm_by_kernel(x, F.linear(hidden, output.weight), output.bias, self.norm)
         out = output.forward(hidden)
         x = x + (self.dropout(out) if self.training else out)

@@ -18,7 +18,7 @@ from nmt_cli.recipe.schema import DROPOUTS, ModelConfig
 
 # Settings of which other programs take all values, or check them by themselves: sizes, biases, and those of training.
 _SIZES = frozenset({"encoder_layers", "decoder_layers", "d_model", "d_ff", "heads", "d_k", "d_v", "max_positions"})
-_TAKEN = DROPOUTS | _SIZES | {"norm_epsilon", "attention_bias", "output_bias", "embedding_multiple"}
+_ALWAYS_TAKEN = DROPOUTS | _SIZES | {"norm_epsilon", "attention_bias", "output_bias", "embedding_multiple"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def refusal(
     default.
     """
     for key, field in ModelConfig.model_fields.items():
-        if key not in _TAKEN and (value := getattr(config, key)) not in taken.get(key, [field.default]):
+        if key not in _ALWAYS_TAKEN and (value := getattr(config, key)) not in taken.get(key, [field.default]):
             message = f"{program} has no place for a model with {key}: {value}"
             return ModelError(message, where=f"model.{key}", hint=hint)
     return None
