@@ -15,9 +15,9 @@ from nmt_cli.preparing.chunks import Chunk
 from nmt_cli.preparing.cleaning.rules import (
     EXAMPLES_PER_REASON,
     REASONS,
-    CleanedChunk,
     CleaningCounts,
     CleaningRules,
+    KeptPairs,
 )
 from nmt_cli.preparing.cleaning.side_rules import ScriptRule
 from nmt_cli.preparing.corpus import CleaningConfig
@@ -72,7 +72,7 @@ def chunk(pairs: Pairs, *, first_line: int = 1) -> Chunk:
     return Chunk([src for src, _ in pairs], [tgt for _, tgt in pairs], first_line, "train.en")
 
 
-def apply(pairs: Pairs, *, languages: CorpusLanguages = EN_DE, **config: Any) -> CleanedChunk:
+def apply(pairs: Pairs, *, languages: CorpusLanguages = EN_DE, **config: Any) -> KeptPairs:
     return CleaningRules(CleaningConfig(**config), languages).apply(chunk(pairs))
 
 

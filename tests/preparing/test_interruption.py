@@ -174,7 +174,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("stage", "reports", "workers", "kept"),
     [
-        ("cleaning", 5, 2, "cleaned: 4 shards finished before, kept"),
+        ("cleaning", 5, 2, "cleaned: 4 chunks finished before, kept"),
         ("tokenizer", 1, 2, "selected: finished before, kept"),
         ("encoding", 1, 3, "tokenizer: finished before, kept"),
         ("encoding", 6, 1, "tokenizer: finished before, kept"),

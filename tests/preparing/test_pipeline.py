@@ -133,7 +133,7 @@ def test_held_out_text_with_a_line_break_inside_a_sentence_is_refused(tmp_path: 
     assert error.message == "the valid text has a line break inside a sentence"
 
 
-def test_a_damaged_shard_of_clean_text_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_chunk_of_clean_text_is_refused(tmp_path: Path) -> None:
     located = small_corpus(tmp_path)
     cleaned, selected, spm = (tmp_path / "work" / name for name in ("cleaned", "selected", "spm"))
     for folder in (cleaned, selected, spm):
@@ -143,11 +143,11 @@ def test_a_damaged_shard_of_clean_text_is_refused(tmp_path: Path) -> None:
     select(located.corpus, sources, cleaned, selected)
     text = CleanText(cleaned, selected)
     find_vocabulary(located).write(text, spm, num_workers=1, progress=silent)
-    (shard,) = cleaned.glob("0*")
-    shard.write_bytes(shard.read_bytes()[:-100])
+    (chunk,) = cleaned.glob("0*")
+    chunk.write_bytes(chunk.read_bytes()[:-100])
     error = refusal(lambda: write_tokens(located.corpus, text, spm, num_workers=1, progress=silent))
     assert error.message == "000000.npz is damaged"
-    assert error.where == str(shard)
+    assert error.where == str(chunk)
     assert error.hint == f"it was changed after it was written: rm -r {tmp_path / 'work'}, then run nmt prepare again"
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt_cli.errors import DataError
-from nmt_cli.preparing import shards
+from nmt_cli.preparing.clean_chunks import read_chunks
 from nmt_cli.preparing.cleaning.selection import first_occurrences, source_and_pair_digests
 from nmt_cli.preparing.corpus_loading import load_corpus
 from nmt_cli.preparing.inputs import fetch_inputs
@@ -158,7 +158,7 @@ def test_a_limit_counts_over_pieces_and_sources(tmp_path: Path) -> None:
     located = load_corpus(str(tmp_path / "c.yaml"), overrides=[])
     local = fetch_inputs(located, progress=silent).sources["train"]
     for limit in (79, 80, 81, 100, 420, None):
-        chunks = [shard.chunk for shard in shards.read_shards(local, limit=limit)]
+        chunks = [numbered.chunk for numbered in read_chunks(local, limit=limit)]
         assert [pair for chunk in chunks for pair in zip(chunk.src, chunk.tgt, strict=True)] == TRAINING[:limit]
 
 

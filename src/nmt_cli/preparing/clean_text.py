@@ -17,12 +17,19 @@ from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.files import write_file
 from nmt_cli.memory import return_freed_memory
+from nmt_cli.preparing.clean_chunks import (
+    CleanChunk,
+    NumberedChunk,
+    open_chunks,
+    read_chunks,
+    write_arrays,
+    write_chunk,
+)
 from nmt_cli.preparing.cleaning import dropped_pairs, text_checks
 from nmt_cli.preparing.cleaning.held_out import HeldOutIndex, overlap, read_held_out, read_pairs, write_pairs
 from nmt_cli.preparing.cleaning.rules import CleaningRules
 from nmt_cli.preparing.cleaning.selection import choose_copies, set_aside, source_and_pair_digests
 from nmt_cli.preparing.corpus import CleaningConfig, Corpus
-from nmt_cli.preparing.shards import CleanShard, RawShard, open_shards, read_shards, write_arrays, write_shard
 from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Pairs, Split
 from nmt_cli.processes import FEWER_WORKERS_HINT, worker_pool
 
@@ -45,13 +52,13 @@ class CleanText:
         counts: dict[str, Any] = json.loads((self.selected / _COUNTS_FILE).read_text(encoding="utf-8"))
         return counts
 
-    def shards(self) -> list[CleanShard]:
+    def chunks(self) -> list[CleanChunk]:
         """The training text before duplicates were dropped."""
-        return open_shards(self.cleaned)
+        return open_chunks(self.cleaned)
 
     def copies(self) -> Callable[[int], NDArray[np.uint16]]:
-        """A function of a shard's number: how often each of its pairs is taken, [n]; 0 for a dropped pair."""
-        # Open it once: opening reads the names of all shards.
+        """A function of a chunk's number: how often each of its pairs is taken, [n]; 0 for a dropped pair."""
+        # Open it once: opening reads the names of all chunks.
         members: Mapping[str, NDArray[np.uint16]] = np.load(self.selected / _COPIES_FILE)
         return lambda number: members[str(number)]
 
@@ -69,46 +76,46 @@ def clean(
     num_workers: int,
     progress: Progress,
 ) -> None:
-    """Write the cleaned training text, and the held-out text of sources unchanged; finished shards stay.
+    """Write the cleaned training text, and the held-out text of sources unchanged; finished chunks stay.
 
     The held-out splits are read first: they are small, so their mistakes show at once.
     """
     train, languages = sources["train"], corpus.languages
     held_out: dict[str, Pairs] = {split: list(read_held_out(sources[split], split)) for split in corpus.held_out}
     write_pairs(held_out, directory, languages=languages)
-    raw_shards = read_shards(train, limit=corpus.limit)
-    first_shard = next(raw_shards)
-    beginning = first_shard.chunk.first(_BEGINNING_PAIRS)
+    all_chunks = read_chunks(train, limit=corpus.limit)
+    first = next(all_chunks)
+    beginning = first.chunk.first(_BEGINNING_PAIRS)
     first_pairs = list(zip(beginning.src, beginning.tgt, strict=True))
-    dropped_pairs.check_first_encoding(first_shard.chunk, train[0])
+    dropped_pairs.check_first_encoding(first.chunk, train[0])
     sides = text_checks.training_sides({0: first_pairs}, train, languages)
     text_checks.check_no_pieces([*sides, *text_checks.held_out_sides(held_out, sources, languages)])
     job = CleaningJob(corpus.cleaning, languages, held_out, directory)
     total = _expected_pairs(corpus)
-    _clean_shards(job, chain([first_shard], raw_shards), total=total, num_workers=num_workers, progress=progress)
-    shards = open_shards(directory)
-    by_source = dropped_pairs.count_by_source(shards, train)
+    _clean_chunks(job, chain([first], all_chunks), total=total, num_workers=num_workers, progress=progress)
+    chunks = open_chunks(directory)
+    by_source = dropped_pairs.count_by_source(chunks, train)
     dropped_pairs.check_encodings(by_source)
-    dropped_pairs.check_some_left(by_source, corpus.cleaning, num_left=sum(map(len, shards)))
+    dropped_pairs.check_some_left(by_source, corpus.cleaning, num_left=sum(map(len, chunks)))
 
 
 def select(corpus: Corpus, sources: Mapping[Split, Sequence[LocalPairs]], cleaned: Path, directory: Path) -> None:
     """Select the pairs to train on, and those that are set aside for the splits without sources; count it all."""
     train, languages = sources["train"], corpus.languages
     held_out: dict[str, Pairs] = {split: read_pairs(split, cleaned, languages=languages) for split in corpus.held_out}
-    shards = open_shards(cleaned)
-    by_source = dropped_pairs.count_by_source(shards, train)
-    copies, several_translations = choose_copies(shards, corpus.cleaning, by_source)
+    chunks = open_chunks(cleaned)
+    by_source = dropped_pairs.count_by_source(chunks, train)
+    copies, several_translations = choose_copies(chunks, corpus.cleaning, by_source)
     dropped_pairs.check_some_left(by_source, corpus.cleaning, num_left=_sum(copies))
-    chosen = set_aside(corpus, shards, copies, by_source)
+    chosen = set_aside(corpus, chunks, copies, by_source)
     dropped_pairs.check_some_left(by_source, corpus.cleaning, num_left=_sum(copies))
     counts = dropped_pairs.sum_of_sources(by_source).counts
     logger.info("cleaned: %s of %s training pairs kept", f"{counts.kept:,}", f"{counts.read:,}")
     splits = {**held_out, **chosen}
     write_pairs(chosen, directory, languages=languages)
-    write_arrays(directory / _COPIES_FILE, {str(number): of_shard for number, of_shard in enumerate(copies)})
+    write_arrays(directory / _COPIES_FILE, {str(number): of_chunk for number, of_chunk in enumerate(copies)})
 
-    sides = list(text_checks.training_sides(text_checks.sample_by_source(shards), train, languages))
+    sides = list(text_checks.training_sides(text_checks.sample_by_source(chunks), train, languages))
     text_checks.check_no_pieces(sides)  # of the sources after the first
     sides += text_checks.held_out_sides(held_out, sources, languages)
     warnings = [
@@ -123,7 +130,7 @@ def select(corpus: Corpus, sources: Mapping[Split, Sequence[LocalPairs]], cleane
     facts = {
         **counts.to_json(),
         "overlap": {
-            **overlap(held_out, (shard.facts["found_lines"] for shard in shards)),
+            **overlap(held_out, (chunk.facts["found_lines"] for chunk in chunks)),
             **overlap(chosen, []),
         },
         "several_translations": several_translations,
@@ -136,26 +143,26 @@ def select(corpus: Corpus, sources: Mapping[Split, Sequence[LocalPairs]], cleane
 
 @dataclass(frozen=True, slots=True)
 class CleaningJob:
-    """Cleans a shard and writes its file; gives the number of pairs read."""
+    """Cleans a chunk and writes its file; gives the number of pairs read."""
 
     config: CleaningConfig
     languages: CorpusLanguages
     held_out: Mapping[str, Pairs]
     directory: Path
 
-    def start(self) -> Callable[[RawShard], int]:
-        """The function for one shard."""
+    def start(self) -> Callable[[NumberedChunk], int]:
+        """The function for one chunk."""
         rules, held_out = CleaningRules(self.config, self.languages), HeldOutIndex(self.held_out)
-        return lambda shard: self._clean(shard, rules, held_out)
+        return lambda numbered: self._clean(numbered, rules, held_out)
 
-    def _clean(self, shard: RawShard, rules: CleaningRules, held_out: HeldOutIndex) -> int:
-        chunk, cleaned = shard.chunk, rules.apply(shard.chunk)
-        src, tgt, indices = cleaned.src, cleaned.tgt, cleaned.indices
+    def _clean(self, numbered: NumberedChunk, rules: CleaningRules, held_out: HeldOutIndex) -> int:
+        chunk, kept = numbered.chunk, rules.apply(numbered.chunk)
+        src, tgt, indices = kept.src, kept.tgt, kept.indices
         matches, found_lines = held_out.find(src, tgt)
         source_digests, digests = source_and_pair_digests(src, tgt)
-        write_shard(
+        write_chunk(
             self.directory,
-            shard.number,
+            numbered.number,
             src=src,
             tgt=tgt,
             arrays={
@@ -168,34 +175,34 @@ class CleaningJob:
                 "target_words": _as_narrow_array(_count_words(tgt)),
             },
             facts={
-                "counts": cleaned.counts.to_json(),
+                "counts": kept.counts.to_json(),
                 "problem": chunk.problem,
-                "source": shard.source_index,
+                "source": numbered.source_index,
                 "origin": chunk.origin,
-                "weight": shard.weight,
+                "weight": numbered.weight,
                 "found_lines": found_lines,
             },
         )
         return len(chunk)
 
 
-def _clean_shards(
-    job: CleaningJob, shards: Iterable[RawShard], *, total: int | None, num_workers: int, progress: Progress
+def _clean_chunks(
+    job: CleaningJob, chunks: Iterable[NumberedChunk], *, total: int | None, num_workers: int, progress: Progress
 ) -> None:
-    """Clean the shards whose files are not there yet."""
-    finished = {shard.number for shard in open_shards(job.directory)}
+    """Clean the chunks whose files are not there yet."""
+    finished = {cleaned.number for cleaned in open_chunks(job.directory)}
     if finished:
-        logger.info("cleaned: %s shards finished before, kept", f"{len(finished):,}")
+        logger.info("cleaned: %s chunks finished before, kept", f"{len(finished):,}")
     done = 0
 
-    def read_unfinished() -> Iterator[RawShard]:
+    def read_unfinished() -> Iterator[NumberedChunk]:
         nonlocal done
-        for shard in shards:
-            if shard.number in finished:
-                done += len(shard.chunk)
+        for numbered in chunks:
+            if numbered.number in finished:
+                done += len(numbered.chunk)
                 progress("cleaning", done, total)
             else:
-                yield shard
+                yield numbered
 
     progress("cleaning", 0, total)
     with worker_pool([job] * num_workers, hint=FEWER_WORKERS_HINT) as run:
@@ -205,7 +212,7 @@ def _clean_shards(
 
 
 def _sum(copies: Sequence[NDArray[np.uint16]]) -> int:
-    return sum(int(of_shard.sum()) for of_shard in copies)
+    return sum(int(of_chunk.sum()) for of_chunk in copies)
 
 
 def _expected_pairs(corpus: Corpus) -> int | None:

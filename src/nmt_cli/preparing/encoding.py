@@ -1,4 +1,4 @@
-"""The last stage of a preparation: the token files, written shard by shard, with the statistics of the report."""
+"""The last stage of a preparation: the token files, written chunk by chunk, with the statistics of the report."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from nmt_cli.console import Progress
 from nmt_cli.dataset.data_manifest import TokenDtype
 from nmt_cli.dataset.prepared_data import SIDES, TokenWriter, text_lines, token_dtype
+from nmt_cli.preparing.clean_chunks import CleanChunk
 from nmt_cli.preparing.clean_text import CleanText
 from nmt_cli.preparing.corpus import Corpus
-from nmt_cli.preparing.shards import CleanShard
 from nmt_cli.processes import FEWER_WORKERS_HINT, worker_pool
 from nmt_cli.tokenization.sentencepiece_model import kind_without_normalization
 from nmt_cli.tokenization.tokenizer import EncodedText, TextEncoder, Tokenizer, plain_spaces
@@ -73,17 +73,17 @@ def write_tokens(
     dtype = token_dtype(max(encoder.vocab_size for encoder in encoders.values()))
     total = text.counts()["pairs"]["train"]
 
-    def report_progress(shards: Iterable[dict[str, EncodedSide]]) -> Iterator[dict[str, EncodedSide]]:
+    def report_progress(chunks: Iterable[dict[str, EncodedSide]]) -> Iterator[dict[str, EncodedSide]]:
         num_pairs = 0
         progress("encoding", num_pairs, total)
-        for sides in shards:
+        for sides in chunks:
             yield sides
             num_pairs += len(sides[SIDES[0]].text.lengths)
             progress("encoding", num_pairs, total)
 
     with worker_pool([job] * num_workers, hint=FEWER_WORKERS_HINT) as run:
-        shards = report_progress(run(range(len(text.shards()))))
-        statistics = {"train": _write_split(directory, "train", shards, dtype=dtype)}
+        chunks = report_progress(run(range(len(text.chunks()))))
+        statistics = {"train": _write_split(directory, "train", chunks, dtype=dtype)}
     for split in corpus.splits:
         if split != "train":
             files = {side: text.held_out(split, language=code) for side, code in corpus.languages.model_dump().items()}
@@ -99,18 +99,18 @@ def write_tokens(
 
 @dataclass(frozen=True, slots=True)
 class EncodingJob:
-    """Encodes a shard of the clean text, given its number."""
+    """Encodes a chunk of the clean text, given its number."""
 
     text: CleanText
     tokenizers: Path
 
     def start(self) -> Callable[[int], dict[str, EncodedSide]]:
-        """The function for one shard."""
-        encoders, shards, copies_of = self.encoders(), self.text.shards(), self.text.copies()
+        """The function for one chunk."""
+        encoders, chunks, copies_of = self.encoders(), self.text.chunks(), self.text.copies()
 
         def encode(number: int) -> dict[str, EncodedSide]:
-            shard, copies = shards[number], copies_of(number)
-            return {side: encoder.encode_shard(shard, side, copies) for side, encoder in encoders.items()}
+            chunk, copies = chunks[number], copies_of(number)
+            return {side: encoder.encode_chunk(chunk, side, copies) for side, encoder in encoders.items()}
 
         return encode
 
@@ -135,9 +135,9 @@ class _SideEncoder:
         text = "".join(f"{tidy(line)}\n" for line in lines)
         return self._add_statistics(self._encoder.encode(text.encode()), words)
 
-    def encode_shard(self, shard: CleanShard, side: str, copies: NDArray[np.uint16]) -> EncodedSide:
-        """Encode each line of a shard as often as it is taken."""
-        text, words, is_taken = shard.text(side), shard.array(f"{side}_words"), copies > 0
+    def encode_chunk(self, chunk: CleanChunk, side: str, copies: NDArray[np.uint16]) -> EncodedSide:
+        """Encode each line of a chunk as often as it is taken."""
+        text, words, is_taken = chunk.text(side), chunk.array(f"{side}_words"), copies > 0
         if not is_taken.all():
             text = b"".join(line + b"\n" for line in compress(text.split(b"\n"), is_taken))
         encoded, words, copies = self._encoder.encode(text), words[is_taken], copies[is_taken]
@@ -155,15 +155,15 @@ class _SideEncoder:
 
 
 def _write_split(
-    directory: Path, split: str, shards: Iterable[Mapping[str, EncodedSide]], *, dtype: TokenDtype
+    directory: Path, split: str, chunks: Iterable[Mapping[str, EncodedSide]], *, dtype: TokenDtype
 ) -> dict[str, TokenStatistics]:
-    """Write the token files of a split, shard by shard; the statistics of each side."""
+    """Write the token files of a split, chunk by chunk; the statistics of each side."""
     statistics: dict[str, TokenStatistics] = {}
     with ExitStack() as stack:
         writers = {
             side: stack.enter_context(TokenWriter(directory, split=split, side=side, dtype=dtype)) for side in SIDES
         }
-        for sides in shards:
+        for sides in chunks:
             for side, encoded in sides.items():
                 writers[side].append(encoded.text.ids, encoded.text.lengths)
                 written = statistics.get(side)

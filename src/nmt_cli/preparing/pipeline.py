@@ -1,8 +1,8 @@
 """Preparation of a corpus, in stages. An interrupted preparation continues after its finished stages.
 
 1. `inputs.py` finds the local files of the corpus, and fetches all others; `sources/` has a class for each format.
-2. `clean_text.py` reads their pairs in chunks (`chunks.py`), and cleans them shard by shard (`shards.py`) by the rules
-   in `cleaning/`.
+2. `clean_text.py` reads their pairs in chunks (`chunks.py`), and cleans each chunk by the rules in `cleaning/` into a
+   file (`clean_chunks.py`).
 3. `clean_text.py` selects the pairs to train on, and those that are set aside. Another selection cleans nothing again.
 4. `vocabulary.py` trains the tokenizers on the clean text, or takes others.
 5. `encoding.py` writes the text as token files, and `report.py` describes them: this is done whole, or not at all.
@@ -29,12 +29,12 @@ from nmt_cli.dataset.data_manifest import MANIFEST, InputRecord, Manifest, Split
 from nmt_cli.dataset.prepared_data import SIDES, open_prepared, token_dtype
 from nmt_cli.errors import DataError
 from nmt_cli.files import new_directory
+from nmt_cli.preparing.clean_chunks import open_chunks
 from nmt_cli.preparing.clean_text import CleanText, clean, select
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus
 from nmt_cli.preparing.encoding import TokenStatistics, write_tokens
 from nmt_cli.preparing.inputs import fetch_inputs, find_local_inputs, fingerprint_before_selection, text_fingerprint
 from nmt_cli.preparing.report import REPORT, REPORT_PAGE, build_report, render_page
-from nmt_cli.preparing.shards import open_shards
 from nmt_cli.preparing.vocabulary import find_vocabulary, sample_lines, tokenizer_counts
 from nmt_cli.preparing.work_folder import (
     WorkFolder,
@@ -138,7 +138,7 @@ def _run_stages(
         "cleaned",
         key=fingerprint_before_selection(plan.located, fetched.records),
         build=partial(clean, corpus, fetched.sources, num_workers=num_workers, progress=progress),
-        can_resume=lambda directory: any(map(len, open_shards(directory))),
+        can_resume=lambda directory: any(map(len, open_chunks(directory))),
     )
     text_key = text_fingerprint(plan.located, fetched.records)
     selected = work.stage(

@@ -135,19 +135,19 @@ def sample_lines(text: CleanText, sides: Sequence[str], *, size: int, seed: int)
 
     A pair with several copies can be sampled once per copy.
     """
-    shards = text.shards()
-    copies = list(map(text.copies(), (shard.number for shard in shards)))
-    parts = [(side, number) for side in sides for number in range(len(shards))]
+    chunks = text.chunks()
+    copies = list(map(text.copies(), (chunk.number for chunk in chunks)))
+    parts = [(side, number) for side in sides for number in range(len(chunks))]
     totals = [int(copies[number].sum()) for _, number in parts]
     sizes = sizes_of_parts(totals, size=size, seed=seed)
     for index, (side, number) in enumerate(parts):
         if sizes[index] == 0:
             continue
-        chosen = np.repeat(np.arange(len(shards[number])), copies[number])
+        chosen = np.repeat(np.arange(len(chunks[number])), copies[number])
         if sizes[index] < totals[index]:
             generator = np.random.default_rng([seed, index])
             chosen = np.sort(generator.choice(chosen, size=sizes[index], replace=False))
-        lines = shards[number].text(side).split(b"\n")
+        lines = chunks[number].text(side).split(b"\n")
         yield from map(lines.__getitem__, chosen.tolist())
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import Chunk
+from nmt_cli.preparing.clean_chunks import CleanChunk
 from nmt_cli.preparing.cleaning.rules import (
     CONTROL_CHARACTERS,
     DUPLICATE,
@@ -25,7 +26,6 @@ from nmt_cli.preparing.cleaning.rules import (
     DroppedPairs,
 )
 from nmt_cli.preparing.corpus import CleaningConfig
-from nmt_cli.preparing.shards import CleanShard
 from nmt_cli.preparing.sources.base import LocalPairs
 from nmt_cli.text_encoding import (
     DECODE_TWICE,
@@ -62,16 +62,16 @@ class SourceCounts:
         return max(self.counts.dropped.items(), key=lambda item: item[1].count)
 
 
-def count_by_source(shards: Sequence[CleanShard], local_pairs: Sequence[LocalPairs]) -> list[SourceCounts]:
+def count_by_source(chunks: Sequence[CleanChunk], local_pairs: Sequence[LocalPairs]) -> list[SourceCounts]:
     """The counts of each local source; a source after `limit` pairs has counts of 0."""
     by_source = []
     for number, pairs in enumerate(local_pairs, start=1):
         name = f"{pairs.origin} (training file {number} of {len(local_pairs)})"
         by_source.append(SourceCounts(name, files=[file for _, file in pairs.inputs]))
-    for shard in shards:
-        source_counts = by_source[shard.facts["source"]]
-        source_counts.counts.add(CleaningCounts.from_json(shard.facts["counts"]))
-        source_counts.problem = source_counts.problem or shard.facts["problem"]
+    for chunk in chunks:
+        source_counts = by_source[chunk.facts["source"]]
+        source_counts.counts.add(CleaningCounts.from_json(chunk.facts["counts"]))
+        source_counts.problem = source_counts.problem or chunk.facts["problem"]
     return by_source
 
 
@@ -86,11 +86,11 @@ def sum_of_sources(by_source: Sequence[SourceCounts]) -> SourceCounts:
     return whole
 
 
-def count_as_dropped(indices: NDArray[np.int64], reason: str, shard: CleanShard, counts: CleaningCounts) -> None:
-    """Count these pairs of a shard as dropped; the first ones become examples."""
+def count_as_dropped(indices: NDArray[np.int64], reason: str, chunk: CleanChunk, counts: CleaningCounts) -> None:
+    """Count these pairs of a chunk as dropped; the first ones become examples."""
     num_examples = max(0, EXAMPLES_PER_REASON - len(counts.dropped[reason].examples))
     for index in indices[:num_examples].tolist():
-        counts.drop(reason, shard.where(index), *shard.pair(index))
+        counts.drop(reason, chunk.where(index), *chunk.pair(index))
     counts.dropped[reason].count += len(indices[num_examples:])
 
 

@@ -23,9 +23,9 @@ logger = logging.getLogger(__name__)
 NOWHERE, SIDE, PAIR = 0, 1, 2
 
 FoundLines: TypeAlias = dict[str, dict[str, list[int]]]
-"""By split and by kind of match (pairs, sources, targets), the lines that training text contains, ascending."""
+"""By split and by what matches (pairs, sources, targets), the lines that training text contains, ascending."""
 
-_KINDS = ("pairs", "sources", "targets")
+_PARTS = ("pairs", "sources", "targets")
 
 
 class HeldOutIndex:
@@ -33,12 +33,12 @@ class HeldOutIndex:
 
     def __init__(self, splits: Mapping[str, Pairs]) -> None:
         self._splits = list(splits)
-        self._lines_of_text: dict[str, dict[Hashable, list[tuple[str, int]]]] = {kind: {} for kind in _KINDS}
+        self._lines_of_text: dict[str, dict[Hashable, list[tuple[str, int]]]] = {part: {} for part in _PARTS}
         for split, pairs in splits.items():
             for line, pair in enumerate(pairs):
                 src, tgt = map(normalize_spaces, pair)
-                for kind, text in zip(_KINDS, ((src, tgt), src, tgt), strict=True):
-                    self._lines_of_text[kind].setdefault(text, []).append((split, line))
+                for part, text in zip(_PARTS, ((src, tgt), src, tgt), strict=True):
+                    self._lines_of_text[part].setdefault(text, []).append((split, line))
 
     def find(self, src: Sequence[str], tgt: Sequence[str]) -> tuple[NDArray[np.uint8], FoundLines]:
         """NOWHERE, SIDE or PAIR for each of these training pairs, [n], and the held-out lines that are among them.
@@ -46,31 +46,31 @@ class HeldOutIndex:
         The training pairs have no outer and no repeated spaces.
         """
         matches = np.zeros(len(src), dtype=np.uint8)
-        found_lines: dict[str, set[tuple[str, int]]] = {kind: set() for kind in _KINDS}
-        for kind, texts in (("sources", src), ("targets", tgt)):
-            lines_of_text = self._lines_of_text[kind]
+        found_lines: dict[str, set[tuple[str, int]]] = {part: set() for part in _PARTS}
+        for part, texts in (("sources", src), ("targets", tgt)):
+            lines_of_text = self._lines_of_text[part]
             for index in [index for index, text in enumerate(texts) if text in lines_of_text]:
                 matches[index] = SIDE
-                found_lines[kind].update(lines_of_text[texts[index]])
+                found_lines[part].update(lines_of_text[texts[index]])
         for index in np.flatnonzero(matches).tolist():
             if lines := self._lines_of_text["pairs"].get((src[index], tgt[index])):
                 matches[index] = PAIR
                 found_lines["pairs"].update(lines)
         return matches, {
-            split: {kind: sorted(line for of_split, line in found_lines[kind] if of_split == split) for kind in _KINDS}
+            split: {part: sorted(line for of_split, line in found_lines[part] if of_split == split) for part in _PARTS}
             for split in self._splits
         }
 
 
 def overlap(splits: Mapping[str, Pairs], found: Iterable[FoundLines]) -> dict[str, dict[str, int]]:
     """For each split, the number of lines that occur in training text: as a pair, as a source and as a target."""
-    unions = {split: {kind: set[int]() for kind in _KINDS} for split in splits}
+    unions = {split: {part: set[int]() for part in _PARTS} for split in splits}
     for found_lines in found:
         for split in splits:
-            for kind in _KINDS:
-                unions[split][kind].update(found_lines[split][kind])
+            for part in _PARTS:
+                unions[split][part].update(found_lines[split][part])
     return {
-        split: {"lines": len(pairs), **{kind: len(unions[split][kind]) for kind in _KINDS}}
+        split: {"lines": len(pairs), **{part: len(unions[split][part]) for part in _PARTS}}
         for split, pairs in splits.items()
     }
 

@@ -141,7 +141,7 @@ class CleaningCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class CleanedChunk:
+class KeptPairs:
     """The pairs of a chunk that the rules keep, in order, and the counts.
 
     The pairs are tidy: without outer and repeated spaces. `indices` are their indices in the chunk.
@@ -165,7 +165,7 @@ class CleaningRules:
         self._passes_quick_test = _quick_test(config, length_ratio=self._length_ratio)
         self._side_rules = list(_side_rules(config, languages))
 
-    def apply(self, chunk: Chunk) -> CleanedChunk:
+    def apply(self, chunk: Chunk) -> KeptPairs:
         """The pairs of a chunk that the rules keep."""
         counts = CleaningCounts(read=len(chunk.src))
 
@@ -198,7 +198,7 @@ class CleaningRules:
             source != chunk.src[index] or target != chunk.tgt[index]
             for index, source, target in zip(indices, src, tgt, strict=True)
         )
-        return CleanedChunk(src, tgt, indices, counts)
+        return KeptPairs(src, tgt, indices, counts)
 
     def _fault(self, src: str, tgt: str) -> tuple[str, int] | None:
         """The reason to drop a tidy pair, and the side at fault; None if its characters and lengths are in order.

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from nmt_cli.dataset.prepared_data import SIDES
 from nmt_cli.errors import DataError
+from nmt_cli.preparing.clean_chunks import CleanChunk
 from nmt_cli.preparing.cleaning.dropped_pairs import SourceCounts, count_as_dropped, most_dropped
 from nmt_cli.preparing.cleaning.held_out import NOWHERE, PAIR, SIDE, HeldOutIndex
 from nmt_cli.preparing.cleaning.rules import (
@@ -29,13 +30,12 @@ from nmt_cli.preparing.cleaning.rules import (
     make_printable,
 )
 from nmt_cli.preparing.corpus import CleaningConfig, Corpus
-from nmt_cli.preparing.shards import CleanShard
 from nmt_cli.preparing.sources.base import SPLIT_NAMES, Split
 
 logger = logging.getLogger(__name__)
 
 PairIndex: TypeAlias = tuple[int, int]
-"""The number of a pair's shard, and the index of the pair in the shard."""
+"""The number of a pair's chunk, and the index of the pair in the chunk."""
 
 _Candidate: TypeAlias = tuple[PairIndex, str, str]  # index, source and target of a pair
 
@@ -44,45 +44,45 @@ _LARGEST_SHARE = 0.5
 
 
 def choose_copies(
-    shards: Sequence[CleanShard], config: CleaningConfig, by_source: Sequence[SourceCounts]
+    chunks: Sequence[CleanChunk], config: CleaningConfig, by_source: Sequence[SourceCounts]
 ) -> tuple[list[NDArray[np.uint16]], dict[str, Any]]:
-    """The number of copies of each pair, by shard, [n] each; and the source texts that have several translations.
+    """The number of copies of each pair, by chunk, [n] each; and the source texts that have several translations.
 
     If the corpus file drops duplicates, all but the first of equal pairs get 0. If it drops pairs of validation or test
     text, or all translations of a source but one, these get 0 too. All are counted as dropped. The weight of its source
     gives the copies of any other pair.
     """
-    starts = np.cumsum([0, *map(len, shards)])
-    parts = [(shard, slice(start, start + len(shard))) for shard, start in zip(shards, starts, strict=False)]
+    starts = np.cumsum([0, *map(len, chunks)])
+    parts = [(chunk, slice(start, start + len(chunk))) for chunk, start in zip(chunks, starts, strict=False)]
     is_kept = np.ones(starts[-1], dtype=bool)
 
     def drop(is_dropped: NDArray[np.bool_], reason: str) -> None:
-        for shard, part in parts:
-            counts = by_source[shard.facts["source"]].counts
-            count_as_dropped(np.flatnonzero(is_dropped[part] & is_kept[part]), reason, shard, counts)
+        for chunk, part in parts:
+            counts = by_source[chunk.facts["source"]].counts
+            count_as_dropped(np.flatnonzero(is_dropped[part] & is_kept[part]), reason, chunk, counts)
         is_kept[is_dropped] = False
 
-    is_new = first_occurrences(_joined(shards, "digests", np.uint64))
+    is_new = first_occurrences(_joined(chunks, "digests", np.uint64))
     if config.duplicates:
         drop(~is_new, DUPLICATE)
     if config.overlap != "report":
-        drop(_joined(shards, "matches", np.uint8) >= (PAIR if config.overlap == "pairs" else SIDE), HELD_OUT)
-    sources = _joined(shards, "source_digests", np.uint64)
+        drop(_joined(chunks, "matches", np.uint8) >= (PAIR if config.overlap == "pairs" else SIDE), HELD_OUT)
+    sources = _joined(chunks, "source_digests", np.uint64)
     is_repeated = _occur_again(sources, among=is_kept & is_new)
-    several_translations = _describe_several_translations(shards, sources, is_repeated)
+    several_translations = _describe_several_translations(chunks, sources, is_repeated)
     if config.several_translations != "all":
         indices = np.flatnonzero(is_repeated)
         if config.several_translations == "newest":
-            indices = indices[np.argsort(_joined(shards, "dates", np.int64)[indices], kind="stable")][::-1]
+            indices = indices[np.argsort(_joined(chunks, "dates", np.int64)[indices], kind="stable")][::-1]
         is_other = np.zeros_like(is_kept)
         is_other[indices[~first_occurrences(sources[indices])]] = True
         drop(is_other, OTHER_TRANSLATION)
-    return [_copies_by_weight(shard) * is_kept[part] for shard, part in parts], several_translations
+    return [_copies_by_weight(chunk) * is_kept[part] for chunk, part in parts], several_translations
 
 
 def set_aside(
     corpus: Corpus,
-    shards: Sequence[CleanShard],
+    chunks: Sequence[CleanChunk],
     copies: Sequence[NDArray[np.uint16]],
     by_source: Sequence[SourceCounts],
 ) -> dict[str, list[tuple[str, str]]]:
@@ -93,13 +93,13 @@ def set_aside(
     """
     if not corpus.set_aside:
         return {}
-    sizes = _split_sizes(corpus, by_source, clean_pairs=sum(int(np.count_nonzero(of_shard)) for of_shard in copies))
-    chosen = _choose(shards, copies, sizes, seed=corpus.split_seed)
+    sizes = _split_sizes(corpus, by_source, clean_pairs=sum(int(np.count_nonzero(of_chunk)) for of_chunk in copies))
+    chosen = _choose(chunks, copies, sizes, seed=corpus.split_seed)
     splits: dict[str, list[tuple[str, str]]] = {
         split: [(src, tgt) for _, src, tgt in pairs] for split, pairs in chosen.items()
     }
     indices = {index for pairs in chosen.values() for index, _, _ in pairs}
-    num_dropped = _remove_from_training(indices, HeldOutIndex(splits), shards, copies, by_source)
+    num_dropped = _remove_from_training(indices, HeldOutIndex(splits), chunks, copies, by_source)
     for split, size in sizes.items():
         logger.info("set aside: %s clean pairs as %s text", f"{size:,}", SPLIT_NAMES[split])
     if num_dropped:
@@ -150,20 +150,20 @@ def _parts(digests: NDArray[np.uint64]) -> Iterator[NDArray[np.int64]]:
 
 
 def _describe_several_translations(
-    shards: Sequence[CleanShard], sources: NDArray[np.uint64], is_repeated: NDArray[np.bool_]
+    chunks: Sequence[CleanChunk], sources: NDArray[np.uint64], is_repeated: NDArray[np.bool_]
 ) -> dict[str, Any]:
     """How many sources have several translations, how many these are together, and the first ones as examples."""
     indices = np.flatnonzero(is_repeated)
     digests, first = np.unique(sources[indices], return_index=True)
-    starts = np.cumsum([0, *map(len, shards)])
-    texts = cache(lambda number: tuple(map(shards[number].sentences, SIDES)))
+    starts = np.cumsum([0, *map(len, chunks)])
+    texts = cache(lambda number: tuple(map(chunks[number].sentences, SIDES)))
     examples = []
     for place in np.sort(first)[:EXAMPLES_PER_REASON]:
         of_source = indices[sources[indices] == sources[indices[place]]][:EXAMPLES_PER_REASON]
         numbers = np.searchsorted(starts, of_source, side="right") - 1
         places = list(zip(numbers.tolist(), (of_source - starts[numbers]).tolist(), strict=True))
         translations = [
-            {"where": shards[number].where(index), "text": make_printable(texts(number)[1][index])}
+            {"where": chunks[number].where(index), "text": make_printable(texts(number)[1][index])}
             for number, index in places
         ]
         number, index = places[0]
@@ -171,21 +171,21 @@ def _describe_several_translations(
     return {"sources": len(digests), "pairs": len(indices), "examples": examples}
 
 
-def _joined(shards: Sequence[CleanShard], name: str, dtype: type[np.generic]) -> NDArray[Any]:
-    """An array of all shards, end to end."""
-    values, start = np.empty(sum(map(len, shards)), dtype=dtype), 0
-    for shard in shards:
-        values[start : start + len(shard)] = shard.array(name)
-        start += len(shard)
+def _joined(chunks: Sequence[CleanChunk], name: str, dtype: type[np.generic]) -> NDArray[Any]:
+    """An array of all chunks, end to end."""
+    values, start = np.empty(sum(map(len, chunks)), dtype=dtype), 0
+    for chunk in chunks:
+        values[start : start + len(chunk)] = chunk.array(name)
+        start += len(chunk)
     return values
 
 
-def _copies_by_weight(shard: CleanShard) -> NDArray[np.uint16]:
+def _copies_by_weight(chunk: CleanChunk) -> NDArray[np.uint16]:
     """The copies for a weight, [n]: its whole part, and one more with the probability of the rest."""
-    whole, rest = divmod(shard.facts["weight"], 1)
-    copies = np.full(len(shard), int(whole), dtype=np.uint16)
+    whole, rest = divmod(chunk.facts["weight"], 1)
+    copies = np.full(len(chunk), int(whole), dtype=np.uint16)
     if rest:
-        copies += np.random.default_rng([_SEED, shard.number]).random(len(shard)) < rest
+        copies += np.random.default_rng([_SEED, chunk.number]).random(len(chunk)) < rest
     return copies
 
 
@@ -212,7 +212,7 @@ def _smaller_sizes(sizes: Mapping[Split, int], *, available: int) -> str:
 
 
 def _choose(
-    shards: Sequence[CleanShard], copies: Sequence[NDArray[np.uint16]], sizes: Mapping[Split, int], *, seed: int
+    chunks: Sequence[CleanChunk], copies: Sequence[NDArray[np.uint16]], sizes: Mapping[Split, int], *, seed: int
 ) -> dict[Split, list[_Candidate]]:
     """The pairs of each split: the first pairs by a hash of seed and text, none of which shares a side with another.
 
@@ -221,8 +221,8 @@ def _choose(
     wanted = sum(sizes.values())
     num_ranked = 2 * wanted
     while True:
-        ranked = _rank_by_hash(shards, copies, num_ranked, seed=seed)
-        candidates = _drop_shared_sides(_read_candidates(shards, ranked))
+        ranked = _rank_by_hash(chunks, copies, num_ranked, seed=seed)
+        candidates = _drop_shared_sides(_read_candidates(chunks, ranked))
         if len(candidates) >= wanted or len(ranked) < num_ranked:
             break
         num_ranked *= 4
@@ -240,17 +240,17 @@ def _choose(
 
 
 def _rank_by_hash(
-    shards: Sequence[CleanShard], copies: Sequence[NDArray[np.uint16]], size: int, *, seed: int
+    chunks: Sequence[CleanChunk], copies: Sequence[NDArray[np.uint16]], size: int, *, seed: int
 ) -> list[PairIndex]:
     """The first `size` pairs that are trained on and not in held-out text, in the order of a hash of seed and text."""
     hashes, indices = np.empty(0, dtype=np.uint64), np.empty((0, 2), dtype=np.int64)
-    for number, (shard, of_shard) in enumerate(zip(shards, copies, strict=True)):
-        in_shard = np.flatnonzero((of_shard > 0) & (shard.array("matches") == NOWHERE))
-        hashes = np.concatenate([hashes, _hash_with_seed(shard.array("digests")[in_shard], seed=seed)])
-        indices = np.concatenate([indices, np.stack([np.full_like(in_shard, number), in_shard], axis=1)])
+    for number, (chunk, of_chunk) in enumerate(zip(chunks, copies, strict=True)):
+        in_chunk = np.flatnonzero((of_chunk > 0) & (chunk.array("matches") == NOWHERE))
+        hashes = np.concatenate([hashes, _hash_with_seed(chunk.array("digests")[in_chunk], seed=seed)])
+        indices = np.concatenate([indices, np.stack([np.full_like(in_chunk, number), in_chunk], axis=1)])
         first = np.lexsort((indices[:, 1], indices[:, 0], hashes))[:size]
         hashes, indices = hashes[first], indices[first]
-    return [(int(number), int(in_shard)) for number, in_shard in indices]
+    return [(int(number), int(in_chunk)) for number, in_chunk in indices]
 
 
 def _hash_with_seed(digests: NDArray[np.uint64], *, seed: int) -> NDArray[np.uint64]:
@@ -263,11 +263,11 @@ def _hash_with_seed(digests: NDArray[np.uint64], *, seed: int) -> NDArray[np.uin
     return result
 
 
-def _read_candidates(shards: Sequence[CleanShard], ranked: Sequence[PairIndex]) -> Iterator[_Candidate]:
+def _read_candidates(chunks: Sequence[CleanChunk], ranked: Sequence[PairIndex]) -> Iterator[_Candidate]:
     """The pairs with these indices, in their order."""
     candidates: dict[PairIndex, _Candidate] = {}
     for number, indices in groupby(sorted(ranked), key=itemgetter(0)):
-        src, tgt = map(shards[number].sentences, SIDES)
+        src, tgt = map(chunks[number].sentences, SIDES)
         candidates |= {index: (index, src[index[1]], tgt[index[1]]) for index in indices}
     return (candidates[index] for index in ranked)
 
@@ -286,7 +286,7 @@ def _drop_shared_sides(candidates: Iterator[_Candidate]) -> list[_Candidate]:
 def _remove_from_training(
     indices: set[PairIndex],
     held_out: HeldOutIndex,
-    shards: Sequence[CleanShard],
+    chunks: Sequence[CleanChunk],
     copies: Sequence[NDArray[np.uint16]],
     by_source: Sequence[SourceCounts],
 ) -> int:
@@ -298,13 +298,13 @@ def _remove_from_training(
     chosen: dict[int, list[int]] = {}
     for number, index in indices:
         chosen.setdefault(number, []).append(index)
-    for number, (shard, of_shard) in enumerate(zip(shards, copies, strict=True)):
-        matches, _ = held_out.find(*map(shard.sentences, SIDES))
-        counts = by_source[shard.facts["source"]].counts
-        of_shard[chosen.get(number, [])] = 0
+    for number, (chunk, of_chunk) in enumerate(zip(chunks, copies, strict=True)):
+        matches, _ = held_out.find(*map(chunk.sentences, SIDES))
+        counts = by_source[chunk.facts["source"]].counts
+        of_chunk[chosen.get(number, [])] = 0
         counts.read -= len(chosen.get(number, []))
-        shared = np.flatnonzero((matches > NOWHERE) & (of_shard > 0))
-        of_shard[shared] = 0
-        count_as_dropped(shared, HELD_OUT, shard, counts)
+        shared = np.flatnonzero((matches > NOWHERE) & (of_chunk > 0))
+        of_chunk[shared] = 0
+        count_as_dropped(shared, HELD_OUT, chunk, counts)
         num_dropped += len(shared)
     return num_dropped

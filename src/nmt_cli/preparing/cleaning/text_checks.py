@@ -19,8 +19,8 @@ import numpy as np
 from nmt_cli.dataset.prepared_data import SIDES
 from nmt_cli.errors import DataError
 from nmt_cli.languages import NO_LANGUAGE, are_close, language_identifier, short_code
+from nmt_cli.preparing.clean_chunks import CleanChunk
 from nmt_cli.preparing.cleaning.rules import make_printable
-from nmt_cli.preparing.shards import CleanShard
 from nmt_cli.preparing.sources.base import SPLIT_NAMES, CorpusLanguages, LocalPairs, Pairs, Split
 from nmt_cli.text_encoding import COMPOSE, DECODE_TWICE, DOUBLE_ENCODED, conversion, copy_command, find_decomposed
 from nmt_cli.tokenization.pieces import piece_mark_in_text, sign_of_tokenisation
@@ -50,7 +50,7 @@ _FEW_PAIRS = 20
 _MANY_BLANK = 0.1
 # The sample that is checked.
 _SAMPLED_LINES = 4_000
-_SAMPLED_SHARDS = 16
+_SAMPLED_CHUNKS = 16
 _SAMPLED_SOURCES = 16
 
 
@@ -97,19 +97,19 @@ def text_sides(name: str, pairs: Pairs, languages: CorpusLanguages, *, source: L
     ]
 
 
-def sample_by_source(shards: Sequence[CleanShard]) -> dict[int, list[tuple[str, str]]]:
+def sample_by_source(chunks: Sequence[CleanChunk]) -> dict[int, list[tuple[str, str]]]:
     """A sample of the clean training text: pairs by the index of their source, the same in every preparation."""
-    by_source: dict[int, list[CleanShard]] = {}
-    for shard in shards:
-        if len(shard):
-            by_source.setdefault(shard.facts["source"], []).append(shard)
+    by_source: dict[int, list[CleanChunk]] = {}
+    for chunk in chunks:
+        if len(chunk):
+            by_source.setdefault(chunk.facts["source"], []).append(chunk)
     largest = sorted(by_source, key=lambda source: -sum(map(len, by_source[source])))[:_SAMPLED_SOURCES]
-    num_shards, num_lines = (total // max(1, len(largest)) for total in (_SAMPLED_SHARDS, _SAMPLED_LINES))
+    num_chunks, num_lines = (total // max(1, len(largest)) for total in (_SAMPLED_CHUNKS, _SAMPLED_LINES))
     samples: dict[int, list[tuple[str, str]]] = {}
     for source in sorted(largest):
-        indices = np.linspace(0, len(by_source[source]) - 1, num_shards).round().astype(int)
+        indices = np.linspace(0, len(by_source[source]) - 1, num_chunks).round().astype(int)
         chosen = [by_source[source][index] for index in dict.fromkeys(indices.tolist())]
-        samples[source] = [pair for shard in chosen for pair in _sample_of_shard(shard, num_lines // len(chosen))]
+        samples[source] = [pair for chunk in chosen for pair in _sample_of_chunk(chunk, num_lines // len(chosen))]
     return samples
 
 
@@ -250,8 +250,8 @@ def _join_names(sides: Iterable[TextSide]) -> str:
     return " and ".join(f"{name} ({' and '.join(languages)})" for name, languages in languages_of.items())
 
 
-def _sample_of_shard(shard: CleanShard, number: int) -> list[tuple[str, str]]:
-    """At most `number` pairs of a shard, in order."""
-    src, tgt = map(shard.sentences, SIDES)
+def _sample_of_chunk(chunk: CleanChunk, number: int) -> list[tuple[str, str]]:
+    """At most `number` pairs of a chunk, in order."""
+    src, tgt = map(chunk.sentences, SIDES)
     step = max(1, len(src) // max(1, number))
     return list(zip(src[::step], tgt[::step], strict=True))[:number]

@@ -1,4 +1,4 @@
-"""Shards: parts of the training text that are cleaned one by one, and the files of the cleaned parts."""
+"""The chunks of the training text, which are cleaned one by one, and the files of the clean chunks."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from nmt_cli.preparing.sources.base import LocalPairs
 
 
 @dataclass(frozen=True, slots=True)
-class RawShard:
-    """A chunk of one source, and the weight of its pairs."""
+class NumberedChunk:
+    """A chunk of one source, its number among all chunks, and the weight of its pairs."""
 
     number: int
     source_index: int
@@ -34,19 +34,19 @@ class RawShard:
     chunk: Chunk
 
 
-def read_shards(sources: Sequence[LocalPairs], *, limit: int | None) -> Iterator[RawShard]:
-    """The first `limit` pairs of sources, in shards. The content of a shard depends on the sources alone."""
+def read_chunks(sources: Sequence[LocalPairs], *, limit: int | None) -> Iterator[NumberedChunk]:
+    """The first `limit` pairs of sources in chunks, whose content depends on the sources alone."""
     number, pairs_left = 0, sys.maxsize if limit is None else limit
     for index, source in enumerate(sources):
         for chunk in source.read():
-            yield RawShard(number, index, source.weight, chunk.first(pairs_left))
+            yield NumberedChunk(number, index, source.weight, chunk.first(pairs_left))
             number, pairs_left = number + 1, pairs_left - len(chunk)
             if pairs_left <= 0:
                 return
 
 
-class CleanShard:
-    """The file of a cleaned shard of n pairs: compressed text, arrays with an entry per pair, and facts.
+class CleanChunk:
+    """The file of n pairs that are kept of a chunk: compressed text, arrays with an entry per pair, and facts.
 
     The arrays are the `digests` of the pairs, the `source_digests` of their sources, their `lines`, their `dates` as in
     `UnitPair`, their `matches` with held-out text, and the lengths `source_words` and `target_words`. The facts are the
@@ -67,7 +67,7 @@ class CleanShard:
 
     @property
     def number(self) -> int:
-        """Its index among the shards."""
+        """Its index among the chunks."""
         return int(self.path.stem)
 
     def where(self, index: int) -> str:
@@ -94,12 +94,12 @@ class CleanShard:
         return self.text(side).decode().split("\n")[:-1]
 
     def pair(self, index: int) -> tuple[str, str]:
-        """The text of a pair. It decompresses the whole shard, so it suits a few pairs."""
+        """The text of a pair. It decompresses the whole chunk, so it suits a few pairs."""
         src, tgt = (self.sentences(side)[index] for side in SIDES)
         return src, tgt
 
 
-def write_shard(
+def write_chunk(
     directory: Path,
     number: int,
     *,
@@ -108,7 +108,7 @@ def write_shard(
     arrays: Mapping[str, NDArray[Any]],
     facts: Mapping[str, Any],
 ) -> None:
-    """Write the file of a shard, which appears whole or not at all. DataError if the disk is full."""
+    """Write the file of a chunk, which appears whole or not at all. DataError if the disk is full."""
     compressor = zstandard.ZstdCompressor(level=1)
     texts = {side: "\n".join([*lines, ""]).encode() for side, lines in zip(SIDES, (src, tgt), strict=True)}
     facts_text = json.dumps({**facts, "pairs": len(src)}, ensure_ascii=False).encode()
@@ -117,9 +117,9 @@ def write_shard(
     write_arrays(directory / f"{number:06d}.npz", members)
 
 
-def open_shards(directory: Path) -> list[CleanShard]:
-    """The finished shards in a directory, in their order."""
-    return [CleanShard(path) for path in sorted(directory.glob("[0-9]*.npz"))]
+def open_chunks(directory: Path) -> list[CleanChunk]:
+    """The finished chunks in a directory, in their order."""
+    return [CleanChunk(path) for path in sorted(directory.glob("[0-9]*.npz"))]
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
