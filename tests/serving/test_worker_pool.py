@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -28,7 +29,7 @@ Saying = Callable[[Sequence[str]], list[dict[str, Any]]]
 
 
 class FakeWorker(WorkerProcess):
-    """A worker without a process: it answers with the digest of its model, and lives until its `death`.
+    """A worker without a process: it answers with the digest of its model, and lives until it is killed.
 
     `sayings` are what the next batches get in place of that. `prepare` is done before the model is read.
     """
@@ -38,7 +39,7 @@ class FakeWorker(WorkerProcess):
     prepare: ClassVar[Callable[[FakeWorker, Path], Awaitable[None]] | None] = None
 
     def __init__(self) -> None:
-        self.death = asyncio.Event()
+        self.exit_code = asyncio.get_running_loop().create_future()
         self.number = type(self).num_started = type(self).num_started + 1
 
     @classmethod
@@ -50,21 +51,18 @@ class FakeWorker(WorkerProcess):
         return worker
 
     async def ask(self, lines: Sequence[str], task: SentenceTask, *, timeout_seconds: float) -> list[dict[str, Any]]:
-        if self.death.is_set():
-            raise WorkerFailed(await self.ended())
+        if self.exit_code.done():
+            raise WorkerFailed("a worker process was killed (SIGKILL)")
         if self.sayings:
             return self.sayings.pop(0)(lines)
         return [{"text": self.digest, "num_pieces": 1} for _ in lines]
 
-    async def ended(self) -> str:
-        await self.death.wait()
-        return "a worker process was killed (SIGKILL)"
-
     def kill(self) -> None:
-        self.death.set()
+        if not self.exit_code.done():
+            self.exit_code.set_result(-signal.SIGKILL)
 
     async def close(self) -> None:
-        self.death.set()
+        self.kill()
 
 
 @pytest.fixture
@@ -227,7 +225,7 @@ async def test_no_worker_is_left_if_another_could_not_start(models: dict[str, Pa
     with pytest.raises(KeyError):
         async with serving(models["en-de"], workers=2):
             pass
-    assert [worker.death.is_set() for worker in started] == [True, False]
+    assert [worker.exit_code.done() for worker in started] == [True, False]
 
 
 @pytest.mark.parametrize("is_asked_first", [True, False])
@@ -238,7 +236,7 @@ async def test_a_worker_dies_as_a_sentence_comes(
         await asyncio.sleep(0.01)
         result = asyncio.get_running_loop().create_future()
         sentence = QueuedSentence("the sea", 2, GREEDY, "one", result)
-        acts: list[Callable[[], None]] = [lambda: model.queue.submit([sentence]), only_worker(model).death.set]
+        acts: list[Callable[[], None]] = [lambda: model.queue.submit([sentence]), only_worker(model).kill]
         for act in acts if is_asked_first else acts[::-1]:
             act()
         assert (await asyncio.wait_for(result, 60))["text"] == model.digest
@@ -284,7 +282,7 @@ async def test_a_model_whose_load_is_given_up_waits_for_the_end_of_every_worker(
     async def start(model: Path, engine: EngineSettings) -> WorkerProcess:
         worker = fake()
         try:
-            await worker.death.wait()
+            await worker.exit_code
         finally:
             await asyncio.sleep(0.01 * worker.number)
             ended.append(worker.number)

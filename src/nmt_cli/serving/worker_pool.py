@@ -11,6 +11,7 @@ from typing import Any
 
 from nmt_cli.artifacts.manifest import holds_model
 from nmt_cli.errors import DataError, DeviceError, ModelError, NmtError, UsageError
+from nmt_cli.processes import WorkerLost
 from nmt_cli.serving.errors import FAILED, RequestError, request_error_from
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.queue import BatchQueue, QueuedSentence
@@ -134,12 +135,13 @@ class _PoolSlot:
         self._digest = worker.digest
         self.worker: WorkerProcess | None = worker  # None while a new one starts
         self.has_failed = False  # the last start of a new worker has failed
-        self._is_retired = asyncio.Event()
+        self._retired: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.ensure_future(self._answer_batches())
 
     async def retire(self, *, at_once: bool = False) -> None:
         """Finish the batch, if there is one and not `at_once`, and end the worker."""
-        self._is_retired.set()
+        if not self._retired.done():
+            self._retired.set_result(None)
         if at_once or self.worker is None:
             self._task.cancel()
         await asyncio.wait([self._task])
@@ -149,7 +151,7 @@ class _PoolSlot:
 
     async def _answer_batches(self) -> None:
         """Answer batch after batch until the slot is retired; a worker that fails is replaced."""
-        while not self._is_retired.is_set():
+        while not self._retired.done():
             if self.worker is None:
                 await self._start_replacement()
                 continue
@@ -168,18 +170,17 @@ class _PoolSlot:
 
     async def _next_batch(self, worker: WorkerProcess) -> list[QueuedSentence]:
         """The next batch, or none if the slot is retired; WorkerFailed if the worker dies first."""
-        taking, dying = asyncio.ensure_future(self._queue.take()), asyncio.ensure_future(worker.ended())
-        retiring = asyncio.ensure_future(self._is_retired.wait())
+        taking = asyncio.ensure_future(self._queue.take())
+        events: list[asyncio.Future[Any]] = [taking, worker.exit_code, self._retired]
         try:
-            await asyncio.wait({taking, dying, retiring}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
             if taking.done():
                 return taking.result()  # if the worker has died too, it says so when it is asked
-            if dying.done():
-                raise WorkerFailed(dying.result())
+            if worker.exit_code.done():
+                raise WorkerFailed(WorkerLost(worker.exit_code.result()))
             return []
         finally:
-            for event in (taking, dying, retiring):
-                event.cancel()
+            taking.cancel()
             await asyncio.wait({taking})
 
     async def _answer_batch(self, batch: Sequence[QueuedSentence], worker: WorkerProcess) -> None:

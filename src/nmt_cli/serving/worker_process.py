@@ -35,8 +35,8 @@ class WorkerFailed(Exception):
 class WorkerProcess:
     """A worker process that answers one batch at a time.
 
-    `digest` is that of the model that it has loaded. Sentences of fewer than `min_wide_tokens` source tokens are best
-    sent apart from others, because the worker does not search them together.
+    `digest` is that of the model that it has loaded, and `exit_code` is done once it has ended. Sentences of fewer than
+    `min_wide_tokens` source tokens are best sent apart from others, because the worker does not search them together.
     """
 
     def __init__(self, model: Path, engine: EngineSettings) -> None:
@@ -44,7 +44,7 @@ class WorkerProcess:
         self._worker = Worker(ModelJob(model, engine), environment=_ENVIRONMENT | os.environ | threads)
         # One waits for the answer, and one for the end of the process.
         self._waiting_threads = ThreadPoolExecutor(2)
-        self._exit_code = self._waiting_threads.submit(self._worker.wait)
+        self.exit_code = asyncio.wrap_future(self._waiting_threads.submit(self._worker.wait))
         self._answer: Future[Any] | None = None
         self.digest = ""
         self.min_wide_tokens = 0
@@ -67,10 +67,6 @@ class WorkerProcess:
         question = partial(WorkerModel.answer, lines=list(lines), task=task)
         return await self._ask_model(question, timeout_seconds=timeout_seconds)
 
-    async def ended(self) -> str:
-        """How the process has ended, once it has."""
-        return str(WorkerLost(await asyncio.shield(asyncio.wrap_future(self._exit_code))))
-
     def kill(self) -> None:
         """End it at once."""
         self._worker.kill()
@@ -81,6 +77,7 @@ class WorkerProcess:
             self.kill()
             await asyncio.gather(asyncio.wrap_future(self._answer), return_exceptions=True)
         await asyncio.wrap_future(self._waiting_threads.submit(self._worker.close))
+        await asyncio.wait([self.exit_code])
         self._waiting_threads.shutdown(wait=False)
 
     async def _ask_model(self, question: Callable[[WorkerModel], R], *, timeout_seconds: float) -> R:
