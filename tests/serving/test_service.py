@@ -17,7 +17,7 @@ from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.models import ModelRoute, ModelRouter, ServedModel
 from nmt_cli.serving.queue import QueuedSentence
 from nmt_cli.serving.service import Caller, RequestLimits, SearchOptions, Service
-from nmt_cli.serving.worker_model import SearchTask
+from nmt_cli.serving.worker_model import NextWordsTask, SearchTask
 from nmt_cli.serving.worker_pool import WorkerPool
 from tests.serving.servers import MODEL_SETTINGS, save_model
 
@@ -98,7 +98,12 @@ async def test_languages_are_detected_and_sentences_split_where_no_other_request
     )
     assert await asyncio.wait_for(model.queue.take(), 60)
     asking.cancel()
-    assert len(threads) >= 2
+    found = len(threads)
+    assert found >= 2
+    task = NextWordsTask("the sea " * 99, num_words=3, beam=2)
+    with pytest.raises(RequestError, match="the prefix is too long to look into"):
+        await service.ask_about_words("the sea", task, model, caller=Caller("one", asyncio.Future()))
+    assert len(threads) > found
     assert threading.current_thread() not in threads
 
 

@@ -187,6 +187,11 @@ class Service:
                 route.split(text, when=options.split_sentences) for text, route in zip(texts, routes, strict=True)
             ],
         )
+        num_sentences = sum(len(split.sentences) for split, _ in split_texts)
+        if num_sentences > self.limits.sentences:
+            raise too_many_error(num_sentences, "sentences", limit=self.limits.sentences)
+        if any(task.prefix for task in tasks.values()) and num_sentences != 1:
+            raise invalid_request_error("a prefix is of one sentence", hint="send a single sentence", where="prefix")
         sentences_of_texts = [
             [
                 _queued_sentence(sentence, num_pieces, tasks[route.model], caller)
@@ -195,10 +200,6 @@ class Service:
             for (split, pieces_of_sentences), route in zip(split_texts, routes, strict=True)
         ]
         all_sentences = list(chain.from_iterable(sentences_of_texts))
-        if len(all_sentences) > self.limits.sentences:
-            raise too_many_error(len(all_sentences), "sentences", limit=self.limits.sentences)
-        if any(task.prefix for task in tasks.values()) and len(all_sentences) != 1:
-            raise invalid_request_error("a prefix is of one sentence", hint="send a single sentence", where="prefix")
         deadline = asyncio.get_running_loop().time() + self.limits.timeout_seconds
         try:
             for model in tasks:
@@ -216,10 +217,12 @@ class Service:
     ) -> dict[str, Any]:
         """A worker's answer about single words: next words, or attention."""
         field, target = ("translation", task.target) if isinstance(task, AttentionTask) else ("prefix", task.prefix)
-        for name, text in (("text", source), (field, target)):
-            if model.num_pieces(text) > model.max_pieces:
+        texts = [source.strip(), target]
+        pieces_of_texts = await off_the_loop(texts, lambda: [model.num_pieces(text) for text in texts])
+        for name, num_pieces in zip(("text", field), pieces_of_texts, strict=True):
+            if num_pieces > model.max_pieces:
                 raise too_large_error(f"the {name} is too long to look into", hint="send a single sentence", where=name)
-        sentence = _queued_sentence(source.strip(), model.num_pieces(source.strip()), task, caller)
+        sentence = _queued_sentence(texts[0], pieces_of_texts[0], task, caller)
         deadline = asyncio.get_running_loop().time() + self.limits.timeout_seconds
         try:
             self._submit([sentence], model)

@@ -13,7 +13,7 @@ from nmt_cli.languages import language_name
 from nmt_cli.serving.api.endpoints import Call, FormRoute, KeyedCall, json_response
 from nmt_cli.serving.api.requests import read_text, watch_caller
 from nmt_cli.serving.errors import BUSY, REFUSED, RequestError, invalid_request_error
-from nmt_cli.serving.service import SearchOptions
+from nmt_cli.serving.service import SearchOptions, off_the_loop
 
 # There is no quota, but the clients want a number.
 _NO_LIMIT = 1_000_000_000_000
@@ -137,7 +137,9 @@ async def translate(fields: DeepLTranslateRequest, call: _Keyed) -> Response:
     The fields may also be sent as a form, or in the query string.
     """
     check_supported(fields)
-    sent = [read_text(text, fields.tag_handling, field="tag_handling") for text in fields.text]
+    sent = await off_the_loop(
+        fields.text, lambda: [read_text(text, fields.tag_handling, field="tag_handling") for text in fields.text]
+    )
     with watch_caller(call.request) as caller:
         routed_translations = await call.service.translate_each(
             [text.plain for text in sent],

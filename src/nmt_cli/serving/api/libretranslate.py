@@ -117,7 +117,7 @@ async def translate(fields: LibreTranslateRequest, call: _Keyed) -> Response:
         message = f"{shorten(str(fields.alternatives))} alternatives are too many"
         raise invalid_request_error(message, hint=f"ask for at most {limit}", where="alternatives")
     texts = [fields.q] if isinstance(fields.q, str) else fields.q
-    sent = [read_text(text, fields.format, field="format") for text in texts]
+    sent = await off_the_loop(texts, lambda: [read_text(text, fields.format, field="format") for text in texts])
     with watch_caller(call.request) as caller:
         routed_translations = await call.service.translate_each(
             [text.plain for text in sent],
