@@ -9,10 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fastapi import Request
-from fastapi.responses import PlainTextResponse
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import Message, Scope
 
+from nmt_cli.serving import app as serving_app
 from nmt_cli.serving.api.openapi import openapi_document
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.keys import ApiKeys
@@ -27,17 +29,17 @@ SERVICE = Service(ModelRouter([]), LIMITS, ApiKeys(), ServerMetrics())
 
 
 async def test_a_mistake_of_the_server_is_told_in_form_counted_and_logged_as_500(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metrics = ServerMetrics()
     service = Service(ModelRouter([]), LIMITS, ApiKeys(), metrics)
-    app = create_app(service, allowed_origins=AllowedOrigins([], []))
     sent: list[Message] = []
 
-    async def wrong(request: Request) -> None:
+    async def wrong(request: Request) -> Response:
         raise ZeroDivisionError("secret")
 
-    app.add_api_route("/v1/wrong", wrong)
+    monkeypatch.setattr(serving_app, "ROUTES", [*serving_app.ROUTES, Route("/v1/wrong", wrong)])
+    app = create_app(service, allowed_origins=AllowedOrigins([], []))
 
     async def receive() -> dict[str, object]:
         return {"type": "http.request", "body": b"", "more_body": False}
@@ -59,17 +61,17 @@ async def test_a_mistake_of_the_server_is_told_in_form_counted_and_logged_as_500
     assert b"x-request-id" in dict(sent[0]["headers"])
 
 
-async def test_one_request_too_many_is_refused_and_a_page_may_read_why() -> None:
+async def test_one_request_too_many_is_refused_and_a_page_may_read_why(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = replace(LIMITS, requests=1)
     allowed = AllowedOrigins(["https://example.org"], [])
-    app = create_app(Service(ModelRouter([]), limits, ApiKeys(), ServerMetrics()), allowed_origins=allowed)
     may_go = asyncio.Event()
 
-    async def wait() -> PlainTextResponse:
+    async def wait(request: Request) -> Response:
         await may_go.wait()
-        return PlainTextResponse("well")
+        return Response("well")
 
-    app.add_api_route("/wait", wait)
+    monkeypatch.setattr(serving_app, "ROUTES", [*serving_app.ROUTES, Route("/wait", wait)])
+    app = create_app(Service(ModelRouter([]), limits, ApiKeys(), ServerMetrics()), allowed_origins=allowed)
 
     async def ask(path: str) -> tuple[int, dict[bytes, bytes]]:
         sent: list[Message] = []
@@ -97,7 +99,7 @@ async def test_one_request_too_many_is_refused_and_a_page_may_read_why() -> None
 
 
 def document() -> dict[str, Any]:
-    return openapi_document(create_app(SERVICE, allowed_origins=AllowedOrigins([], [])), SERVICE)
+    return openapi_document(serving_app.ROUTES, SERVICE)
 
 
 def test_the_openapi_document_says_how_keys_are_sent() -> None:

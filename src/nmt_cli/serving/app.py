@@ -10,22 +10,19 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.middleware import Middleware
-from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import HTMLResponse, PlainTextResponse, Response
-from fastapi.routing import APIRoute
+from fastapi import APIRouter, Depends
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route, Router
+from starlette.types import Message, Receive, Scope, Send
 
 from nmt_cli.errors import NmtError
 from nmt_cli.serving import metrics
 from nmt_cli.serving.api import deepl, libretranslate, v1
-from nmt_cli.serving.api.endpoints import Call, json_response, open_call
+from nmt_cli.serving.api.endpoints import Call, JsonRoute, json_response, open_call
 from nmt_cli.serving.api.openapi import openapi_document
-from nmt_cli.serving.api.requests import wrong_field_error
 from nmt_cli.serving.errors import BUSY, ClientGone, RequestError, request_error_from, server_busy_error
 from nmt_cli.serving.log import request_id, request_id_from
 from nmt_cli.serving.origins import AllowedOrigins
@@ -56,11 +53,13 @@ class Status(BaseModel):
 
 
 _Open = Annotated[Call, Depends(open_call)]
-_operations = APIRouter(tags=["operations"], generate_unique_id_function=lambda route: route.name)
+_operations = APIRouter(
+    route_class=JsonRoute, tags=["operations"], generate_unique_id_function=lambda route: route.name
+)
 
 
 @_operations.get("/health", response_model=Status)
-async def health() -> Response:
+async def health(call: _Open) -> Response:
     """200 as long as the server answers at all."""
     return json_response({"status": "ok"})
 
@@ -80,66 +79,57 @@ async def read_metrics(call: _Open) -> Response:
 
 _MONITORING_PATHS = {"/health", "/ready", "/metrics"}
 # The most used first, because the router compares a path with one after another.
-_ROUTERS = (v1.router, deepl.router, libretranslate.router, _operations)
+ROUTES = [*v1.router.routes, *deepl.router.routes, *libretranslate.router.routes, *_operations.routes]
 # These are answered with more slashes too, as clients write a path after an address that ends with one.
 _PATHS_WITH_SLASHES = {"/docs"} | {
-    route.path
-    for router in (deepl.router, libretranslate.router)
-    for route in router.routes
-    if isinstance(route, APIRoute)
+    route.path for route in (*deepl.router.routes, *libretranslate.router.routes) if isinstance(route, Route)
 }
 
 
-def create_app(service: Service, *, allowed_origins: AllowedOrigins) -> FastAPI:
+def create_app(service: Service, *, allowed_origins: AllowedOrigins) -> CORSMiddleware:
     """The application of a service for the pages that are allowed to use it."""
-    app = FastAPI(
-        openapi_url=None,  # its pages would load scripts from another site
-        redirect_slashes=False,
-        middleware=[
-            # Outermost, so that a page may read every error, and a browser's preflight does not count as a request.
-            Middleware(
-                CORSMiddleware,
-                allow_origin_regex=allowed_origins.origins_pattern,
-                allow_methods=["*"],
-                allow_headers=["*"],
-                allow_private_network=True,
-                expose_headers=["Retry-After", "X-Request-ID"],
-            ),
-            Middleware(RequestMiddleware, service=service, allowed_origins=allowed_origins),
-        ],
-        exception_handlers={HTTPException: _raise, RequestValidationError: _raise},  # the middleware answers them
+    routes = [*ROUTES, *_pages(openapi_document(ROUTES, service)).routes]
+    # Outermost, so that a page may read every error, and a browser's preflight does not count as a request.
+    return CORSMiddleware(
+        Application(Router(routes, redirect_slashes=False), service, allowed_origins),
+        allow_origin_regex=allowed_origins.origins_pattern,
+        allow_methods=["*"],
+        allow_headers=["*"],
+        allow_private_network=True,
+        expose_headers=["Retry-After", "X-Request-ID"],
     )
-    app.state.service = service
-    for router in _ROUTERS:
-        app.include_router(router)
-    _add_pages(app, openapi_document(app, service))
-    return app
 
 
-def _add_pages(app: FastAPI, document: dict[str, Any]) -> None:
-    """Add the page to translate on, the OpenAPI document, and the page that shows it."""
+def _pages(document: dict[str, Any]) -> APIRouter:
+    """The page to translate on, the OpenAPI document, and the page that shows it."""
     contents = {
         "/": files("nmt_cli.serving").joinpath("page.html").read_text(encoding="utf-8"),
         "/docs": render("api.html", document=document),
     }
     headers = {"Content-Security-Policy": _PAGE_POLICY}
+    pages = APIRouter(route_class=JsonRoute)
 
-    @app.get("/")
-    @app.get("/docs")
-    async def page(request: Request) -> Response:
-        return HTMLResponse(contents[request.scope["path"]], headers=headers)
+    @pages.get("/")
+    @pages.get("/docs")
+    async def page(call: _Open) -> Response:
+        return HTMLResponse(contents[call.request.scope["path"]], headers=headers)
 
-    @app.get("/openapi.json")
-    async def openapi() -> Response:
+    @pages.get("/openapi.json")
+    async def openapi(call: _Open) -> Response:
         return json_response(document)
 
+    return pages
 
-class RequestMiddleware:
-    """Limits, counts, times and logs requests, without text, query or address, and answers the errors inside it."""
 
-    def __init__(self, app: ASGIApp, service: Service, allowed_origins: AllowedOrigins) -> None:
-        self._app = app
-        self._service = service
+class Application:
+    """Limits, counts, times and logs requests, without text, query or address, and answers their errors.
+
+    `router` finds it in the scope, as `app`, and raises its errors.
+    """
+
+    def __init__(self, router: Router, service: Service, allowed_origins: AllowedOrigins) -> None:
+        self.service = service
+        self._router = router
         self._allowed_origins = allowed_origins
         self._num_in_work = 0
         service.metrics.in_flight.set_function(lambda: self._num_in_work)
@@ -151,6 +141,7 @@ class RequestMiddleware:
         own_id = request_id_from(dict(scope["headers"]).get(b"x-request-id"))
         request_id.set(own_id)
         method, scope = scope["method"], _as_routed(scope)
+        scope["app"] = self
 
         async def send_and_note_status(message: Message) -> None:
             nonlocal status
@@ -161,10 +152,10 @@ class RequestMiddleware:
 
         self._num_in_work += 1
         try:
-            if self._num_in_work > self._service.limits.requests and scope["path"] not in _MONITORING_PATHS:
+            if self._num_in_work > self.service.limits.requests and scope["path"] not in _MONITORING_PATHS:
                 raise server_busy_error("too many requests at once", retry_after_seconds=1)
             self._allowed_origins.check(scope)
-            await self._app(scope, receive, send_and_note_status)
+            await self._router(scope, receive, send_and_note_status)
         except ClientGone:
             await Response(status_code=_STATUS_CLIENT_GONE)(scope, receive, send_and_note_status)
         except Exception as error:  # also an unexpected one has an answer in the form of its API
@@ -184,7 +175,7 @@ class RequestMiddleware:
     def _count_and_log(self, scope: Scope, method: str, status: int, seconds: float, reason: str | None) -> None:
         # The pattern, not the path: a path may hold anything.
         endpoint = getattr(scope.get("route"), "path", "other")
-        self._service.metrics.add_request(endpoint, status, seconds)
+        self.service.metrics.add_request(endpoint, status, seconds)
         fields = {
             "method": method,
             "endpoint": endpoint,
@@ -200,22 +191,16 @@ def _as_routed(scope: Scope) -> Scope:
     method, path = scope["method"], scope["path"]
     if method == "HEAD":
         method = "GET"  # uvicorn leaves the body of the answer out
-    plain_path = re.sub("/+", "/", path).removesuffix("/")
-    if plain_path in _PATHS_WITH_SLASHES:
-        path = plain_path
+    if "//" in path or path.endswith("/"):
+        plain_path = re.sub("/+", "/", path).removesuffix("/")
+        path = plain_path if plain_path in _PATHS_WITH_SLASHES else path
     return {**scope, "method": method, "path": path}
-
-
-async def _raise(request: Request, error: Exception) -> Response:
-    raise error
 
 
 def _refusal(error: Exception, *, path: str) -> RequestError:
     match error:
         case RequestError():
             return error
-        case RequestValidationError():
-            return wrong_field_error(error)
         case NmtError():
             return request_error_from(error, status=400, code="invalid_request")
         case HTTPException():

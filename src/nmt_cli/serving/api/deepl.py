@@ -70,6 +70,18 @@ class DeepLTranslateRequest(BaseModel):
         return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+class DeepLSide(BaseModel):
+    """The side whose languages are asked for."""
+
+    side: Annotated[Literal["source", "target"], Field(alias="type")] = "source"
+
+
+class DeepLResource(BaseModel):
+    """The service whose languages are asked for."""
+
+    resource: Annotated[str, Field(description=_RESOURCE)]
+
+
 class DeepLTranslation(BaseModel):
     """A translation."""
 
@@ -166,21 +178,19 @@ async def translate(fields: DeepLTranslateRequest, call: _Keyed) -> Response:
 
 
 @router.get("/v2/languages", response_model=list[DeepLLanguage])
-async def languages(
-    call: _Keyed, side: Annotated[Literal["source", "target"], Query(alias="type")] = "source"
-) -> Response:
+async def languages(fields: Annotated[DeepLSide, Query()], call: _Keyed) -> Response:
     """The languages of one side."""
     models = call.service.models
-    codes = models.targets if side == "target" else models.sources
+    codes = models.targets if fields.side == "target" else models.sources
     return json_response(
         [{"language": code.upper(), "name": language_name(code), "supports_formality": False} for code in codes]
     )
 
 
 @router.get("/v3/languages", response_model=list[DeepLLanguageV3])
-async def languages_v3(call: _Keyed, resource: Annotated[str, Query(description=_RESOURCE)]) -> Response:
+async def languages_v3(fields: Annotated[DeepLResource, Query()], call: _Keyed) -> Response:
     """The languages of both sides, for texts."""
-    if resource != _TEXTS:
+    if fields.resource != _TEXTS:
         return json_response([])
     sources, targets = call.service.models.sources, call.service.models.targets
     return json_response(

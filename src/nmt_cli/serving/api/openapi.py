@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from starlette.routing import BaseRoute
 
 from nmt_cli import __version__
 from nmt_cli.serving.service import Service
 
 
-def openapi_document(app: FastAPI, service: Service) -> dict[str, Any]:
-    """The OpenAPI document of all endpoints, with the languages and limits of a server."""
+def openapi_document(routes: Sequence[BaseRoute], service: Service) -> dict[str, Any]:
+    """The OpenAPI document of the endpoints, with the languages and limits of a server."""
     document = get_openapi(
         title="nmt serve",
         version=__version__,
         description="Translation with the models of this server.",
-        routes=app.routes,
+        routes=routes,
     )
     for methods in document["paths"].values():
         for operation in methods.values():

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs
 
 from fastapi import Request
 from fastapi.datastructures import Headers
-from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from nmt_cli.serving.errors import (
@@ -93,10 +93,10 @@ def _is_json(request: Request) -> bool:
     return _content_type(request).endswith("json")
 
 
-def wrong_field_error(error: RequestValidationError) -> RequestError:
+def wrong_field_error(error: ValidationError) -> RequestError:
     """The refusal for the first wrong field; it never shows the field's value."""
-    first = error.errors()[0]
-    name = shorten(str(first["loc"][1])) if len(first["loc"]) > 1 else "request"
+    first = error.errors(include_url=False)[0]
+    name = shorten(str(first["loc"][0])) if first["loc"] else "request"
     match first["type"]:
         case "missing" | "string_too_short":  # or blank
             reason = f"missing {name} parameter"
