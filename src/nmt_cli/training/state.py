@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, replace
 from nmt_cli.artifacts.run import Metric, deciding_metric
 from nmt_cli.devices import Precision
 from nmt_cli.recipe.training import TrainingConfig
+from nmt_cli.training.data_order import PlannedUpdate
 from nmt_cli.training.stop_signal import Ending
+from nmt_cli.training.update import UpdateResult
 from nmt_cli.training.validation import Validation
 
 OF_ONE_UPDATE = ("validation", "signal")
@@ -77,14 +79,14 @@ class TrainingState:
     validation: Validation | None = None
     signal: int | None = None
 
-    def after_update(
-        self, update: int, *, loss: float | None, epoch: int, index: int, signal: int | None
-    ) -> TrainingState:
-        """The state after an update of this loss per target token; None if it was skipped."""
-        moved = replace(self, update=update, epoch=epoch, index=index, validation=None, signal=signal)
-        if loss is None:
+    def after(self, update: int, planned: PlannedUpdate, result: UpdateResult) -> TrainingState:
+        """The state after the update with this number."""
+        epoch, index = planned.epoch, planned.index
+        moved = replace(self, update=update, epoch=epoch, index=index, validation=None, signal=result.signal)
+        if not result.is_applied:
             return replace(moved, skipped_in_row=self.skipped_in_row + 1)
-        return replace(moved, applied=self.applied + 1, skipped_in_row=0, course=self.course.after(loss))
+        course = self.course.after(result.smoothed / planned.target_tokens)
+        return replace(moved, applied=self.applied + 1, skipped_in_row=0, course=course)
 
     def ending(self, training: TrainingConfig) -> Ending | None:
         """The ending by the recipe; None if the training continues."""

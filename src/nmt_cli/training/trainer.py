@@ -236,13 +236,7 @@ class Trainer:
     def _read_result(self, finished: _InFlight) -> None:
         """Bring the state to the end of an update, and report the update; TrainingError at a divergence."""
         result, planned = finished.launched.result(), finished.loaded.planned
-        self._state = self._state.after_update(
-            finished.number,
-            loss=result.smoothed / planned.target_tokens if result.is_applied else None,
-            epoch=planned.epoch,
-            index=planned.index,
-            signal=result.signal,
-        )
+        self._state = self._state.after(finished.number, planned, result)
         sums = UpdateSums()
         if result.is_applied:
             tokens = planned.source_tokens, planned.target_tokens
