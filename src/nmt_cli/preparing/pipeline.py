@@ -87,17 +87,10 @@ def prepare(plan: Plan, *, output: Path, overwrite: bool, num_workers: int, prog
     if report is not None:
         discard_interrupted(output)
         return PreparationResult(output, report, was_finished=True)
-    fingerprint = plan.fingerprint()  # an error of the vocabulary comes before the work
+    plan.fingerprint()  # an error of the vocabulary comes before the work
+    newer_than = time.time() if overwrite else 0.0
     with open_work_folder(output) as work:
-        report = _run_stages(
-            plan,
-            work,
-            output,
-            fingerprint=fingerprint,
-            newer_than=time.time() if overwrite else 0.0,
-            num_workers=num_workers,
-            progress=progress,
-        )
+        report = _run_stages(plan, work, output, newer_than=newer_than, num_workers=num_workers, progress=progress)
         work.discard_stages()
     return PreparationResult(output, report, was_finished=False)
 
@@ -120,14 +113,7 @@ def dry_run_lines(plan: Plan, *, output: Path, overwrite: bool) -> Iterator[str]
 
 
 def _run_stages(
-    plan: Plan,
-    work: WorkFolder,
-    output: Path,
-    *,
-    fingerprint: str,
-    newer_than: float,
-    num_workers: int,
-    progress: Progress,
+    plan: Plan, work: WorkFolder, output: Path, *, newer_than: float, num_workers: int, progress: Progress
 ) -> dict[str, Any]:
     """Run the stages that are not finished yet, and write the prepared data; its report."""
     corpus = plan.corpus
@@ -160,7 +146,7 @@ def _run_stages(
         _copy_files(final, corpus, text, tokenizers)
         statistics = write_tokens(corpus, text, final, num_workers=num_workers, progress=progress)
         end_times["encoded"] = time.monotonic()
-        _write_manifest(final, corpus, fetched.records, text, statistics, fingerprint=fingerprint)
+        _write_manifest(final, plan, fetched.records, text, statistics)
         report = build_report(
             open_prepared(final),
             corpus,
@@ -186,14 +172,13 @@ def _copy_files(directory: Path, corpus: Corpus, text: CleanText, tokenizers: Pa
 
 def _write_manifest(
     directory: Path,
-    corpus: Corpus,
+    plan: Plan,
     inputs: list[InputRecord],
     text: CleanText,
     statistics: Mapping[str, Mapping[str, TokenStatistics]],
-    *,
-    fingerprint: str,
 ) -> None:
     """Write the manifest of prepared data, whose other files lie in the directory."""
+    corpus = plan.corpus
     loaded = [Tokenizer.load(directory / f"{side}.spm") for side in SIDES]
     source, target = (TokenizerRecord(vocab_size=one.vocab_size, fingerprint=one.fingerprint) for one in loaded)
     sample = sample_lines(text, SIDES[:1], size=_SAMPLED_LINES, seed=corpus.tokenizer.seed)
@@ -212,7 +197,7 @@ def _write_manifest(
         },
         several_sentences=share_of_several_sentences(map(bytes.decode, sample), corpus.languages.source),
         inputs=inputs,
-        fingerprint=fingerprint,
+        fingerprint=plan.fingerprint(),
         corpus=corpus.model_dump(mode="json"),
         files={path.name: path.stat().st_size for path in sorted(directory.iterdir())},
     )
