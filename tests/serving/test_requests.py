@@ -196,6 +196,13 @@ def test_paths_and_methods_that_do_not_exist(server: Server, method: str, path: 
     assert "error" in answer.json
 
 
+def test_a_wrong_method_is_told_the_right_one(server: Server) -> None:
+    answer = server.ask("GET", "/translate")
+    assert answer.headers["allow"] == "POST"
+    assert answer.json["error"].startswith("this path takes POST (send its fields as JSON: curl ")
+    assert server.post("/languages", {}).json["error"] == "this path takes GET (see /docs)"
+
+
 @pytest.mark.parametrize("host", [b"[", b"a]b:x", b"x/../..", b"\xff", b""])
 def test_any_host_is_answered(server: Server, host: bytes) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:

@@ -204,20 +204,22 @@ def _refusal(error: Exception, *, path: str) -> RequestError:
         case NmtError():
             return request_error_from(error, status=400, code="invalid_request")
         case HTTPException():
-            return _routing_error(error.status_code, path)
+            return _routing_error(error, path)
         case _:
             message = "the server raised an unexpected error"
             return RequestError(message, hint="its log has more", status=500, code="internal")
 
 
-def _routing_error(status: int, path: str) -> RequestError:
-    """The error for a request that Starlette's router refuses with this status."""
-    code, message = {
-        404: ("no_such_path", "there is no such path"),
-        405: ("method_not_allowed", "this path has no such method"),
-    }.get(status, ("refused", "the request is refused"))
-    hint = next((hint for part, hint in _INSTEAD.items() if part in path), "see /docs")
-    return RequestError(message, hint=hint, status=status, code=code)
+def _routing_error(error: HTTPException, path: str) -> RequestError:
+    """The error for a request that Starlette's router refuses: for its path with 404, for its method with 405."""
+    code, message, hint = "no_such_path", "there is no such path", "see /docs"
+    if error.status_code == 405:
+        method = (error.headers or {}).get("Allow", "")
+        code, message = "method_not_allowed", f"this path takes {method}"
+        if method == "POST":
+            hint = f"send its fields as JSON: curl -H 'Content-Type: application/json' -d JSON URL{path}; see /docs"
+    hint = next((hint for part, hint in _INSTEAD.items() if part in path), hint)
+    return RequestError(message, hint=hint, status=error.status_code, code=code)
 
 
 def _error_response(error: RequestError, *, path: str, headers: Mapping[str, str] | None = None) -> Response:
