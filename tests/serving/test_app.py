@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import Message, Scope
 
 from nmt_cli.serving import app as serving_app
-from nmt_cli.serving.api.openapi import openapi_document
+from nmt_cli.serving.api.endpoints import openapi_document
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.keys import ApiKeys
 from nmt_cli.serving.metrics import ServerMetrics

@@ -21,8 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 from nmt_cli.errors import NmtError
 from nmt_cli.serving import metrics
 from nmt_cli.serving.api import deepl, libretranslate, v1
-from nmt_cli.serving.api.endpoints import Call, JsonRoute, json_response, open_call
-from nmt_cli.serving.api.openapi import openapi_document
+from nmt_cli.serving.api.endpoints import Call, JsonRoute, json_response, open_call, openapi_document
 from nmt_cli.serving.errors import BUSY, ClientGone, RequestError, request_error_from, server_busy_error
 from nmt_cli.serving.log import request_id, request_id_from
 from nmt_cli.serving.origins import AllowedOrigins
