@@ -6,7 +6,8 @@ Provilkov et al. 2020 (arXiv:1910.13267, algorithm 1) try it again at each step:
 probabilities (Kudo 2018, arXiv:1804.10959). SentencePiece samples too, but not reproducibly: it adds a random number of
 its process to the seed. Here the ids follow from a generator of numpy.
 
-Each word is sampled by itself. Words and their segmentations are cached, and numbered as they occur.
+Each word is sampled by itself. Words and their segmentations are cached, and numbered as they occur. In shapes, T is
+the number of tokens in a text, W that of its words, and L that of its lines.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _NOT_COMPUTED = -1
 
 
 def subword_sampler(model: bytes, *, alpha: float) -> SubwordSampler:
-    """The sampler of a SentencePiece model; `alpha` is the probability of skipping a merge, or the power."""
+    """The sampler of a SentencePiece model. `alpha`, as in SentencePiece, is a probability in BPE, and else a power."""
     match tokenizer_kind(model):
         case "bpe":
             return BpeDropout(model, probability=alpha)
@@ -59,33 +60,32 @@ class SubwordSampler(ABC):
         self._clear_cache()
 
     def sample(self, ids: NDArray[np.unsignedinteger], *, longest: int, generator: np.random.Generator) -> EncodedText:
-        """Other ids for the text of `ids`, which are lines with EOS; a line over `longest` ids keeps its ids."""
+        """Other ids for the text of `ids` [T], which are lines with EOS; a line over `longest` ids keeps its ids."""
         if len(self._segmentations.sizes) > self._max_cached_segmentations:
             self._clear_cache()
-        begins = self._begins_word[ids]
-        begins[1:] |= ids[:-1] == EOS
-        begins[:1] = True
-        starts = np.flatnonzero(begins)
-        words = self._look_up_words(ids, starts)
-        originals = np.asarray(self._first_segmentations)[words]
-        segmentations = self._sample_segmentations(words, generator)
-        line_ends = np.flatnonzero(ids[starts] == EOS)
+        begins_word = self._begins_word[ids]  # [T]
+        begins_word[1:] |= ids[:-1] == EOS
+        begins_word[:1] = True
+        starts = np.flatnonzero(begins_word)  # [W]
+        last_words = np.flatnonzero(ids[starts] == EOS)  # [L], because the EOS of a line is a word
+        words = self._look_up_words(ids, starts)  # [W]
+        originals = np.asarray(self._first_segmentations)[words]  # [W]
+        samples = self._sample_segmentations(words, generator)  # [W]
         sizes = np.asarray(self._segmentations.sizes)
-        original_lengths, lengths = (
-            np.diff(np.cumsum(sizes[rows])[line_ends], prepend=0) for rows in (originals, segmentations)
+        original_lengths, sampled_lengths = (  # [L]
+            np.diff(np.cumsum(sizes[segmentations])[last_words], prepend=0) for segmentations in (originals, samples)
         )
-        is_kept = (lengths > longest) | (original_lengths > longest)
-        words_per_line = np.diff(line_ends, prepend=-1)
-        chosen = np.where(np.repeat(is_kept, words_per_line), originals, segmentations)
-        sampled = self._segmentations.ids_of(chosen)
-        return EncodedText(sampled.astype(ids.dtype), np.where(is_kept, original_lengths, lengths))
+        is_kept = np.maximum(original_lengths, sampled_lengths) > longest  # [L]
+        words_per_line = np.diff(last_words, prepend=-1)  # [L]
+        chosen = np.where(np.repeat(is_kept, words_per_line), originals, samples)  # [W]
+        lengths = np.where(is_kept, original_lengths, sampled_lengths)  # [L]
+        return EncodedText(self._segmentations.ids_of(chosen).astype(ids.dtype), lengths)
 
     def _look_up_words(self, ids: NDArray[np.unsignedinteger], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The number of each word, given the positions in `ids` at which words begin; new words are added."""
+        """The number of each word [W], given the positions in `ids` [T] at which words begin; new words are added."""
         content = ids.tobytes()
         bounds = [*(starts * ids.itemsize).tolist(), len(content)]
-        words = [content[start:stop] for start, stop in pairwise(bounds)]
-        numbers = self._segmentations.numbers_of(words)
+        numbers = self._segmentations.numbers_of([content[start:stop] for start, stop in pairwise(bounds)])
         for new_word in self._segmentations.words_from(len(self._first_segmentations)):
             self._first_segmentations.append(len(self._segmentations.sizes))
             self._add_word(np.frombuffer(new_word, dtype=ids.dtype).tolist())
@@ -97,7 +97,7 @@ class SubwordSampler(ABC):
 
     @abstractmethod
     def _sample_segmentations(self, words: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
-        """The number of a segmentation for each of these words, given by number."""
+        """The number of a segmentation for each word [W], given by number."""
 
     def _clear_cache(self) -> None:
         """Empty the cache."""
@@ -105,11 +105,11 @@ class SubwordSampler(ABC):
 
 
 class _Derivation(NamedTuple):
-    """The symbols of a segmentation before all merges, the skipped merges, and the first merge to skip next."""
+    """The symbols of a word before all merges, the skipped merges, and the first merge that a child may skip."""
 
     symbols: list[str]
     skipped: tuple[int, ...]
-    first_remaining: int
+    next_merge: int
 
 
 class BpeDropout(SubwordSampler):
@@ -119,8 +119,8 @@ class BpeDropout(SubwordSampler):
     after the parent's last one: child 0 the next merge, child 1 the one after. If this skip leaves a symbol without a
     piece or bytes, the child does the merge after all.
 
-    `_children[_children_starts[p] + i]` is the number of child i of segmentation p, or `_NOT_COMPUTED`. The number of
-    children of p is `_num_remaining_merges[p]`.
+    `_children[_children_starts[p] + i]` is the number of child i of segmentation p, or `_NOT_COMPUTED`. `_num_children`
+    counts the children of p, and `_derivations` says how p came about.
     """
 
     def __init__(self, model: bytes, *, probability: float) -> None:
@@ -130,65 +130,64 @@ class BpeDropout(SubwordSampler):
         }
         self._id_of = {piece.text: piece_id for piece_id, piece in enumerate(self._pieces)}
         self._has_bytes = any(piece.kind == BYTE for piece in self._pieces)
-        # The probabilities that the next 1, 2, ... merges are all kept, with a minus sign, so that they rise.
-        self._minus_all_kept = -np.cumprod(np.full(_MAX_MERGES, 1.0 - probability))
+        # The probabilities that the next 1, 2, ... merges are all kept. They are negative, so that they rise.
+        self._negative_probabilities = -np.cumprod(np.full(_MAX_MERGES, 1.0 - probability))
 
     def _sample_segmentations(self, words: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
-        segmentations = np.asarray(self._first_segmentations)[words]
-        active = np.arange(len(segmentations))  # the words whose next merges may be skipped
+        segmentations = np.asarray(self._first_segmentations)[words]  # [W]
+        active = np.arange(len(segmentations))  # [A], the words of which a child may be taken
         while len(active):
-            parents = segmentations[active]
-            num_kept = np.searchsorted(self._minus_all_kept, -generator.random(len(active)))
-            skips_a_merge = (num_kept < _MAX_MERGES) & (num_kept < np.asarray(self._num_remaining_merges)[parents])
+            parents = segmentations[active]  # [A]
+            num_kept = np.searchsorted(self._negative_probabilities, -generator.random(len(active)))  # [A]
+            skips_a_merge = (num_kept < _MAX_MERGES) & (num_kept < np.asarray(self._num_children)[parents])
             active = active[skips_a_merge]
-            child_slots = np.asarray(self._children_starts)[parents[skips_a_merge]] + num_kept[skips_a_merge]
-            for child_slot in np.unique(child_slots[np.asarray(self._children)[child_slots] == _NOT_COMPUTED]).tolist():
-                self._add_child(child_slot)
-            segmentations[active] = np.asarray(self._children)[child_slots]
+            slots = np.asarray(self._children_starts)[parents[skips_a_merge]] + num_kept[skips_a_merge]  # in _children
+            for slot in np.unique(slots[np.asarray(self._children)[slots] == _NOT_COMPUTED]).tolist():
+                self._add_child(slot)
+            segmentations[active] = np.asarray(self._children)[slots]
         return segmentations
 
-    def _add_child(self, child_slot: int) -> None:
+    def _add_child(self, slot: int) -> None:
         """Add the segmentation for an index of `_children`."""
-        parent = bisect_right(self._children_starts, child_slot) - 1
-        symbols, skipped, first_remaining = self._derivations[parent]
-        merge = first_remaining + child_slot - self._children_starts[parent]
-        self._children[child_slot] = len(self._segmentations.sizes)
+        parent = bisect_right(self._children_starts, slot) - 1
+        symbols, skipped, next_merge = self._derivations[parent]
+        merge = next_merge + slot - self._children_starts[parent]
         ids, num_merges = self._merge(symbols, (*skipped, merge))
         if ids:
             skipped = (*skipped, merge)
         else:
             ids, num_merges = self._merge(symbols, skipped)
-        self._add_with_children(ids, _Derivation(symbols, skipped, merge + 1), num_merges=num_merges)
+        self._children[slot] = len(self._segmentations.sizes)
+        self._add_segmentation(ids, _Derivation(symbols, skipped, merge + 1), num_merges=num_merges)
 
     def _add_word(self, ids: list[int]) -> None:
         symbols = [symbol for piece_id in ids for symbol in self._symbols_of(piece_id)]
         merged_ids, num_merges = self._merge(symbols, ())
         num_merges = num_merges if merged_ids == ids else 0  # else the word has no other segmentations
-        self._add_with_children(ids, _Derivation(symbols, (), 0), num_merges=num_merges)
+        self._add_segmentation(ids, _Derivation(symbols, (), 0), num_merges=num_merges)
 
-    def _add_with_children(self, ids: list[int], derivation: _Derivation, *, num_merges: int) -> None:
+    def _add_segmentation(self, ids: list[int], derivation: _Derivation, *, num_merges: int) -> None:
         """Add a segmentation, and room for its children. `num_merges` counts the skipped merges too."""
         self._segmentations.add_rows([ids])
         self._derivations.append(derivation)
-        num_children = num_merges - derivation.first_remaining
-        self._num_remaining_merges.append(num_children)
+        self._num_children.append(num_merges - derivation.next_merge)
         self._children_starts.append(len(self._children))
-        self._children.extend([_NOT_COMPUTED] * num_children)
+        self._children.extend([_NOT_COMPUTED] * self._num_children[-1])
 
     def _symbols_of(self, piece_id: int) -> Sequence[str]:
         """The characters of a piece; a byte is a symbol of its own, which is never merged."""
         piece = self._pieces[piece_id]
         return piece.text if piece.kind == NORMAL else [piece.text]
 
-    def _merge(self, symbols: Sequence[str], skipped: Sequence[int]) -> tuple[list[int], int]:
+    def _merge(self, unmerged: Sequence[str], skipped: Sequence[int]) -> tuple[list[int], int]:
         """The ids after all merges except the skipped ones, and the number of merges, with the skipped ones.
 
         There are no ids if a symbol can be neither found nor spelt.
         """
-        symbols, score_of, to_skip = list(symbols), self._scores.get, set(skipped)
-        # A merge leaves its right symbol empty. `ends` has the index after each symbol, and `begins` is its inverse.
-        begins, ends = list(range(-1, len(symbols))), list(range(1, len(symbols) + 1))
-        queue = [
+        symbols, score_of, skipped_merges = list(unmerged), self._scores.get, set(skipped)
+        # The indices of the symbols before and after each symbol. A merge leaves its right symbol empty.
+        before, after = list(range(-1, len(symbols))), list(range(1, len(symbols) + 1))
+        queue = [  # of pairs, as the index of the left symbol, of the right one, and of the one after both
             (-score, left, left + 1, left + 2)
             for left, pair in enumerate(pairwise(symbols))
             if (score := score_of("".join(pair))) is not None
@@ -197,15 +196,15 @@ class BpeDropout(SubwordSampler):
         num_merges = 0
         while queue:
             _, left, right, end = heappop(queue)
-            if ends[left] != right or ends[right] != end:
+            if after[left] != right or after[right] != end:
                 continue  # one of the two symbols has been merged with another
-            if num_merges not in to_skip:
+            if num_merges not in skipped_merges:
                 symbols[left], symbols[right] = symbols[left] + symbols[right], ""
-                ends[left], ends[right], begins[end] = end, 0, left
-                for first, second in ((begins[left], left), (left, end)):
-                    is_inside = first >= 0 and second < len(symbols)
-                    if is_inside and (score := score_of(symbols[first] + symbols[second])) is not None:
-                        heappush(queue, (-score, first, second, ends[second]))
+                after[left], after[right], before[end] = end, 0, left
+                for first, second in ((before[left], left), (left, end)):
+                    is_pair = first >= 0 and second < len(symbols)
+                    if is_pair and (score := score_of(symbols[first] + symbols[second])) is not None:
+                        heappush(queue, (-score, first, second, after[second]))
             num_merges += 1
         ids = [self._ids_of(symbol) for symbol in symbols if symbol]
         return list(chain.from_iterable(ids)) if all(ids) else [], num_merges
@@ -219,7 +218,7 @@ class BpeDropout(SubwordSampler):
     def _clear_cache(self) -> None:
         super()._clear_cache()
         self._derivations: list[_Derivation] = []
-        self._num_remaining_merges, self._children, self._children_starts = array("q"), array("q"), array("q")
+        self._children, self._children_starts, self._num_children = array("q"), array("q"), array("q")
 
 
 class UnigramSampler(SubwordSampler):
@@ -230,24 +229,21 @@ class UnigramSampler(SubwordSampler):
         self._tokenizer, self._power = Tokenizer(model), power
 
     def _sample_segmentations(self, words: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
-        random_numbers = generator.integers(0, _RANDOM_RANGE, len(words))
-        return np.searchsorted(np.asarray(self._range_ends), words * _RANDOM_RANGE + random_numbers, side="right")
+        random_numbers = words * _RANDOM_RANGE + generator.integers(0, _RANDOM_RANGE, len(words))  # [W]
+        return np.searchsorted(np.asarray(self._bounds), random_numbers, side="right")
 
     def _add_word(self, ids: list[int]) -> None:
         (text,) = self._tokenizer.decode([ids])
-        segmentations = self._tokenizer.nbest(text, number=_NUM_BEST) if text and SPACE_MARK not in text else []
-        if segmentations[:1] == [ids]:
-            segmentations = [ids, *(other for other in segmentations if other != ids)]
-        else:
-            segmentations = [ids]
+        best = self._tokenizer.nbest(text, number=_NUM_BEST) if text and SPACE_MARK not in text else []
+        segmentations = [ids, *(other for other in best if other != ids and best[0] == ids)]
         log_probs = [sum(self._pieces[piece_id].score for piece_id in segmentation) for segmentation in segmentations]
         weights = [math.exp(self._power * (log_prob - max(log_probs))) for log_prob in log_probs]
         sums = list(accumulate(weights))
-        start = self._range_ends[-1] if self._range_ends else 0
-        self._range_ends.extend(start + round(weight_sum / sums[-1] * _RANDOM_RANGE) for weight_sum in sums)
+        start = self._bounds[-1] if self._bounds else 0
+        self._bounds.extend(start + round(weight_sum / sums[-1] * _RANDOM_RANGE) for weight_sum in sums)
         self._segmentations.add_rows(segmentations)
 
     def _clear_cache(self) -> None:
         super()._clear_cache()
-        # Word w has the numbers from w * _RANDOM_RANGE on, and each of its segmentations a range that ends here.
-        self._range_ends = array("q")
+        # Word w has the numbers from w * _RANDOM_RANGE on, and each of its segmentations those below its bound.
+        self._bounds = array("q")
