@@ -29,7 +29,7 @@ from nmt_cli.preparing.sources.text import TestsetSource, TextSource
 from nmt_cli.preparing.sources.tmx_xliff import TmxSource, XliffSource
 from nmt_cli.preparing.sources.tsv_csv import CsvSource, TsvSource
 from nmt_cli.recipe.section import Name, NonNegativeInt, PositiveInt, Section, SettingError
-from nmt_cli.tokenization.tokenizer import TokenizerKind
+from nmt_cli.tokenization.tokenizer import MIN_VOCAB_SIZE, TokenizerKind
 
 AnySource: TypeAlias = Annotated[
     TextSource
@@ -132,7 +132,7 @@ class TokenizerConfig(Section):
     kind: TokenizerKind | None = Field(
         None, description="bpe: byte-pair encoding, as in the paper (5.1); unigram: a unigram model; null: bpe"
     )
-    vocab_size: Annotated[int, Field(ge=300)] | None = Field(
+    vocab_size: Annotated[int, Field(ge=MIN_VOCAB_SIZE)] | None = Field(
         None,
         description="pieces in all: 8,000 suit tens of thousands of pairs; the paper has 37,000 for 4.5 million (5.1); "
         f"null: {DEFAULT_VOCAB_SIZE:,}, or fewer for text below 480 KB",

@@ -19,7 +19,7 @@ from nmt_cli.preparing.clean_chunks import CleanChunk
 from nmt_cli.preparing.clean_text import CleanText
 from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.processes import FEWER_WORKERS_HINT, worker_pool
-from nmt_cli.tokenization.sentencepiece_model import kind_without_normalization
+from nmt_cli.tokenization.sentencepiece_model import kind_if_text_unchanged
 from nmt_cli.tokenization.tokenizer import EncodedText, TextEncoder, Tokenizer, plain_spaces
 
 logger = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ class _SideEncoder:
 
     def __init__(self, model: Path, *, is_source: bool) -> None:
         self._tokenizer, self._is_source = Tokenizer.load(model), is_source
-        kind = kind_without_normalization(model.read_bytes())
+        kind = kind_if_text_unchanged(model.read_bytes())
         self._encoder = TextEncoder(self._tokenizer, kind=kind, is_source=is_source)
         self.vocab_size = self._tokenizer.vocab_size
 

@@ -1,8 +1,8 @@
 """SentencePiece models read piece by piece, and rewritten with our special ids.
 
-A SentencePiece model is a protocol buffer, that is, a sequence of numbered fields. We read them ourselves because
-SentencePiece's own reader needs the package protobuf, which nmt does not depend on. Fields that nmt does not use are
-copied as bytes. To override a setting, we write it again, because the last occurrence of a field counts.
+A SentencePiece model is a protocol buffer, that is, a sequence of numbered fields. We read them ourselves, because
+SentencePiece's own module for it works only with the versions of protobuf that its release was made for. Fields that
+nmt does not use are copied as bytes. To override a setting, we write it again: the last occurrence of a field counts.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _NormalizerField:
 class _WireType:
     """How the content of a field is written."""
 
-    VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+    VARINT, BYTES, FIXED32 = 0, 2, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +76,13 @@ def read_pieces(model: bytes) -> list[Piece]:
         raise ValueError("no SentencePiece model: it has no pieces")
     if not sections >= {_ModelField.TRAINER_SPEC, _ModelField.NORMALIZER_SPEC}:  # they follow the pieces
         raise ValueError("a damaged SentencePiece model: it is cut short, before its settings")
-    _special_ids(model)  # SentencePiece's own reading
+    _special_ids(model)  # ValueError if SentencePiece itself cannot read the model
     return pieces
 
 
 def with_pieces(model: bytes, pieces: Sequence[Piece], *, has_bytes: bool) -> bytes:
     """The model with these pieces; the first four are padding, unknown, begin and end."""
-    fields = [_bytes_field(_ModelField.PIECES, _write_piece(piece)) for piece in pieces]
+    fields = [_field(_ModelField.PIECES, _write_piece(piece)) for piece in pieces]
     # The examples with which a model tests itself may be cut into other pieces now.
     replaced = (_ModelField.PIECES, _ModelField.SELF_TEST_DATA)
     fields += [field for field in _read_fields(model) if field.number not in replaced]
@@ -95,9 +95,9 @@ def with_pieces(model: bytes, pieces: Sequence[Piece], *, has_bytes: bool) -> by
         _TrainerField.EOS_ID: EOS,
     }
     names = (_TrainerField.PAD_PIECE, _TrainerField.UNK_PIECE, _TrainerField.BOS_PIECE, _TrainerField.EOS_PIECE)
-    trainer = [_varint_field(setting, number) for setting, number in numbers.items()]
-    trainer += [_bytes_field(name, piece.text.encode()) for name, piece in zip(names, pieces[:4], strict=True)]
-    return _write_fields([*fields, _bytes_field(_ModelField.TRAINER_SPEC, _write_fields(trainer))])
+    settings = [_field(setting, number) for setting, number in numbers.items()]
+    settings += [_field(name, piece.text.encode()) for name, piece in zip(names, pieces[:4], strict=True)]
+    return _write_fields([*fields, _field(_ModelField.TRAINER_SPEC, _write_fields(settings))])
 
 
 def without_input_format(model: bytes) -> bytes:
@@ -179,7 +179,7 @@ def tokenizer_kind(model: bytes) -> TokenizerKind:
     return _MODEL_TYPES[model_type]
 
 
-def kind_without_normalization(model: bytes) -> TokenizerKind | None:
+def kind_if_text_unchanged(model: bytes) -> TokenizerKind | None:
     """The kind of a model that cuts text as it is; None if the model changes text first."""
     return None if _normalization(model) else tokenizer_kind(model)
 
@@ -213,12 +213,15 @@ class _Field(NamedTuple):
     content: bytes
 
 
-def _varint_field(number: int, value: int) -> _Field:
-    return _Field(number, _WireType.VARINT, _write_varint(value))
-
-
-def _bytes_field(number: int, content: bytes) -> _Field:
-    return _Field(number, _WireType.BYTES, content)
+def _field(number: int, value: int | float | bytes) -> _Field:
+    """The field of a value, in the wire type that SentencePiece gives to values of its type."""
+    match value:
+        case int():
+            return _Field(number, _WireType.VARINT, _write_varint(value))
+        case float():
+            return _Field(number, _WireType.FIXED32, struct.pack("<f", value))
+        case bytes():
+            return _Field(number, _WireType.BYTES, value)
 
 
 def _read_fields(message: bytes) -> Iterator[_Field]:
@@ -236,8 +239,6 @@ def _read_fields(message: bytes) -> Iterator[_Field]:
                 position = start + size
             case _WireType.FIXED32:
                 position += 4
-            case _WireType.FIXED64:
-                position += 8
             case _:
                 raise IndexError(f"a field of wire type {wire_type}")
         if position > len(message):
@@ -256,9 +257,8 @@ def _write_fields(fields: Iterable[_Field]) -> bytes:
 
 
 def _write_piece(piece: Piece) -> bytes:
-    score = struct.pack("<f", piece.score)
-    fields = [_bytes_field(_PieceField.PIECE, piece.text.encode()), _Field(_PieceField.SCORE, _WireType.FIXED32, score)]
-    return _write_fields([*fields, _varint_field(_PieceField.TYPE, piece.kind)])
+    text, score = _field(_PieceField.PIECE, piece.text.encode()), _field(_PieceField.SCORE, float(piece.score))
+    return _write_fields([text, score, _field(_PieceField.TYPE, piece.kind)])
 
 
 def _read_varint(message: bytes, position: int) -> tuple[int, int]:

@@ -24,6 +24,7 @@ from nmt_cli.tokenization.pieces import SPACE_MARK, byte_pieces
 TokenizerKind = Literal["bpe", "unigram"]
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
+MIN_VOCAB_SIZE = 300  # the four special pieces, the 256 bytes, and some characters
 
 _MAX_CACHED_WORDS = 150_000
 _LINE_END = b"\n"

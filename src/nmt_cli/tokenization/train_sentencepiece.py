@@ -14,15 +14,14 @@ import sentencepiece
 from nmt_cli.errors import DataError
 from nmt_cli.files import write_file
 from nmt_cli.tokenization.sentencepiece_model import without_input_format
-from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, TokenizerKind
+from nmt_cli.tokenization.tokenizer import BOS, EOS, MIN_VOCAB_SIZE, PAD, UNK, TokenizerKind
 
 MAX_LINE_BYTES = 1 << 16
 # SentencePiece's trainer keeps this character for itself and skips every line that holds it.
 _RESERVED = "\u2585".encode()
 # SentencePiece writes this number into the model, and unigram's rounding depends on it. It is the same everywhere.
 _TRAINING_THREADS = 16
-_SPECIAL_PIECES, _BYTE_PIECES = 4, 256
-_MIN_PIECES = 300
+_SPECIAL_AND_BYTE_PIECES = 4 + 256
 _BYTES_PER_PIECE = 60  # docs/design/data.md has the evidence
 
 
@@ -33,8 +32,8 @@ class TokenizerReport:
     `recommended_size` is the number of pieces that suits the text.
     """
 
-    given: int
-    skipped: int
+    num_given: int
+    num_skipped: int
     vocab_size: int
     recommended_size: int
 
@@ -46,7 +45,7 @@ class VocabularyTooLargeError(DataError):
     """
 
     def __init__(self, vocab_size: int, *, largest: int, recommended_size: int) -> None:
-        size = min(recommended_size, largest) if largest >= _MIN_PIECES else None
+        size = min(recommended_size, largest) if largest >= MIN_VOCAB_SIZE else None
         hint = "give more training text"
         if size is not None:
             hint = f"--set tokenizer.vocab_size={size}, which suits so little text ({largest} at most), or {hint}"
@@ -67,10 +66,11 @@ def train_tokenizer(
     the bound.
     """
     usable = _UsableLines(lines, vocab_size=vocab_size)
+    errors: list[Exception | KeyboardInterrupt] = []
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=usable.counted_words() if kind == "bpe" else iter(usable),
+            sentence_iterator=_noting_errors(_counted_words(usable) if kind == "bpe" else usable, errors),
             input_format="tsv" if kind == "bpe" else "",
             model_writer=model,
             model_type=kind,
@@ -89,62 +89,58 @@ def train_tokenizer(
             minloglevel=2,
         )
     except RuntimeError as error:
-        if usable.error is not None:
-            raise usable.error from None
+        if errors:
+            raise errors[0] from None
         raise _vocabulary_error(str(error), vocab_size, recommended_size=usable.recommended_size) from error
     write_file(output, without_input_format(model.getvalue()), error=DataError)
-    return TokenizerReport(usable.given, usable.skipped, vocab_size, usable.recommended_size)
+    return TokenizerReport(usable.num_given, usable.num_skipped, vocab_size, usable.recommended_size)
 
 
 class _UsableLines:
-    """Lines without the unusable ones, which SentencePiece would skip.
-
-    It counts lines and bytes, and notes the characters while so little text is read that `recommended_size` may be less
-    than `vocab_size`. SentencePiece hides an exception of its iterator, Ctrl-C included. `error` keeps it.
-    """
+    """The lines without those that SentencePiece would skip, counted as they are read, and the size that suits them."""
 
     def __init__(self, lines: Iterable[bytes], *, vocab_size: int) -> None:
-        self._lines, self._bytes_with_characters = lines, vocab_size * _BYTES_PER_PIECE
-        self.given = self.skipped = 0
-        self._num_bytes = 0
+        self._lines, self.num_given, self.num_skipped, self._num_bytes = lines, 0, 0, 0
+        # In more text than this, the bytes alone recommend `vocab_size`, and the characters need not be known.
+        self._num_bytes_searched = vocab_size * _BYTES_PER_PIECE
         self._characters: set[str] = set()
-        self.error: Exception | KeyboardInterrupt | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        for line in self._lines:
+            self.num_given += 1
+            if not line or _RESERVED in line or len(line) > MAX_LINE_BYTES:
+                self.num_skipped += 1
+                continue
+            if self._num_bytes < self._num_bytes_searched:
+                self._characters.update(line.decode())
+            self._num_bytes += len(line)
+            yield line
 
     @property
     def recommended_size(self) -> int:
         """A number of pieces that are frequent enough to be learned: about one per ten words, and all characters."""
-        smallest = max(_MIN_PIECES, _SPECIAL_PIECES + _BYTE_PIECES + len(self._characters) + 1)
         in_hundreds = self._num_bytes // _BYTES_PER_PIECE // 100 * 100
-        return max(smallest, in_hundreds)
+        return max(MIN_VOCAB_SIZE, _SPECIAL_AND_BYTE_PIECES + len(self._characters) + 1, in_hundreds)
 
-    def counted_words(self) -> Iterator[bytes]:
-        """Each word of the lines with its count, as SentencePiece's TSV; a word with a tab is left out."""
-        counts: Counter[bytes] = Counter()
-        for line in self:
-            counts.update(line.split(b" "))
-        try:
-            while counts:
-                word, count = counts.popitem()
-                if word and b"\t" not in word:
-                    yield b"%b\t%d" % (word, count)
-        except KeyboardInterrupt as error:
-            self.error = error
-            raise
 
-    def __iter__(self) -> Iterator[bytes]:
-        try:
-            for line in self._lines:
-                self.given += 1
-                if not line or _RESERVED in line or len(line) > MAX_LINE_BYTES:
-                    self.skipped += 1
-                    continue
-                if self._num_bytes < self._bytes_with_characters:
-                    self._characters.update(line.decode())
-                self._num_bytes += len(line)
-                yield line
-        except (Exception, KeyboardInterrupt) as error:
-            self.error = error
-            raise
+def _counted_words(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Each word of the lines with its count, as SentencePiece's TSV; a word with a tab is left out."""
+    counts: Counter[bytes] = Counter()
+    for line in lines:
+        counts.update(line.split(b" "))
+    while counts:
+        word, count = counts.popitem()
+        if word and b"\t" not in word:
+            yield b"%b\t%d" % (word, count)
+
+
+def _noting_errors(lines: Iterable[bytes], errors: list[Exception | KeyboardInterrupt]) -> Iterator[bytes]:
+    """The lines. SentencePiece hides an exception of its iterator, Ctrl-C included, so `errors` gets it too."""
+    try:
+        yield from lines
+    except (Exception, KeyboardInterrupt) as error:
+        errors.append(error)
+        raise
 
 
 def _vocabulary_error(reason: str, vocab_size: int, *, recommended_size: int) -> DataError:
