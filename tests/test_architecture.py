@@ -33,7 +33,6 @@ FLOORS = {
     "decompression": 0,
     "cache": 0,
     "hub": 0,
-    "hub_names": 0,
     "devices": 0,
     "memory": 0,
     "processes": 0,
@@ -54,13 +53,12 @@ NEIGHBOURS = {
     "files": {"errors"},
     "decompression": {"errors", "files"},
     "cache": {"errors", "files"},
-    "hub": {"console", "errors", "files"},  # downloads show their progress, and end in errors
-    "hub_names": {"cache", "hub"},  # the page of a name on the hub, and its place in the cache
+    "hub": {"cache", "console", "errors", "files"},  # downloads show their progress, and end in errors
     "devices": {"errors"},
     "processes": {"errors"},
-    "languages": {"errors", "files"},
+    "languages": {"errors"},
     "testsets": {"errors", "files"},
-    "text_encoding": {"decompression", "errors", "files"},
+    "text_encoding": {"decompression", "errors"},
 }
 
 

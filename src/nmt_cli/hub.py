@@ -1,4 +1,4 @@
-"""The Hugging Face hub through its own library: downloads with progress, and the errors that they end in."""
+"""The Hugging Face hub: names of models, and downloads through its own library, with their progress and errors."""
 
 from __future__ import annotations
 
@@ -6,19 +6,65 @@ import errno
 import inspect
 import io
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nmt_cli.cache import cache_folder
 from nmt_cli.console import Progress
 from nmt_cli.errors import NmtError, first_line
 from nmt_cli.files import writing_error
+
+_NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w.-]+))?", re.ASCII)
+# /+ because Path shortens // to /.
+_ADDRESS = re.compile(r"^(?:https?:/+)?(?:www\.)?(?:huggingface\.co|hf\.co)/+")
+WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")  # of a model on the hub; nmt reads the first that is there
+_OUR_FOLDERS = ("runs", "data", "models")  # nmt and its documents write there, so runs/x is a path
 
 
 def endpoint() -> str:
     """The address of the hub."""
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+
+
+@dataclass(frozen=True, slots=True)
+class HubName:
+    """A model on the hub as OWNER/NAME, or as OWNER/NAME@REVISION with a commit, a tag or a branch."""
+
+    repository: str
+    revision: str | None
+
+    def __str__(self) -> str:
+        return self.repository if self.revision is None else f"{self.repository}@{self.revision}"
+
+    @property
+    def page(self) -> str:
+        """The address of the model's page on the hub."""
+        return f"{endpoint()}/{self.repository}"
+
+    @property
+    def folder(self) -> Path:
+        """The place of the model directory in the cache of nmt."""
+        return cache_folder() / "models" / str(self)
+
+
+def hub_name(given: str | Path) -> HubName | None:
+    """The name on the hub that the user gave; None if the user gave a path.
+
+    A text is a path if it exists, or if its first folder exists. The address of a model's page stands for the model's
+    name.
+    """
+    path, text = Path(given), str(given)
+    first = next(iter(path.parts), "")
+    # Path("./x/y") drops the dot, so the text is tested as well.
+    is_path = path.is_absolute() or text.startswith("./") or first in ("", "..", *_OUR_FOLDERS)
+    if is_path or path.exists() or Path(first).exists():
+        return None
+    match = _NAME.fullmatch(_ADDRESS.sub("", text).rstrip("/"))
+    return HubName(match[1], match[2]) if match else None
 
 
 @contextmanager
@@ -36,26 +82,26 @@ def hub_errors(error_type: type[NmtError], name: str, *, page: str, missing: str
         raise _user_error(error, error_type, name, page=page, missing=missing) from error
 
 
-def download(repository: str, path: str, *, repo_type: str, revision: str | None, progress: Progress | None) -> Path:
+def download_file(
+    repository: str, path: str, *, repo_type: str, revision: str | None, progress: Progress | None
+) -> Path:
     """A file of a repository, from the hub's own cache or downloaded into it.
 
     Without `progress`, the library shows its own bars. It raises what the library raises.
     """
     import huggingface_hub
 
-    reporting: dict[str, Any] = {}
+    reporting: dict[str, Any] = {}  # transformers 4 takes versions of the library that have no such option
     if progress is not None and "tqdm_class" in inspect.signature(huggingface_hub.hf_hub_download).parameters:
         reporting["tqdm_class"] = _bar_class(Path(path).name, progress)
     return Path(huggingface_hub.hf_hub_download(repository, path, repo_type=repo_type, revision=revision, **reporting))
 
 
-def download_small_files(
-    repository: str, names: list[str], *, repo_type: str, revision: str | None, only_cached: bool = False
-) -> Path:
+def snapshot_of(repository: str, names: list[str], *, repo_type: str, revision: str | None, only_cached: bool) -> Path:
     """The folder of a commit in the hub's own cache, with the named files; a file that the commit lacks is left out.
 
-    The folder has the name of the commit. If the hub cannot be reached, or with `only_cached`, it is the one in the
-    cache. Raises what the library raises.
+    The files are small, so no progress is shown. The folder has the name of the commit. If the hub cannot be reached,
+    or with `only_cached`, it is the one in the cache. Raises what the library raises.
     """
     import huggingface_hub
 
@@ -65,7 +111,7 @@ def download_small_files(
         revision=revision,
         allow_patterns=names,
         local_files_only=only_cached,
-        tqdm_class=_bar_class("", lambda *event: None),
+        tqdm_class=_bar_class("", lambda stage, done, total: None),
     )
     return Path(folder)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmt_cli.hub_names import HubName, hub_name
+from nmt_cli.hub import HubName, hub_name
 from tests.hub import COMMIT, Hub, serve
 from tests.interchange.builders import edit_json, english, write_marian
 from tests.interchange.hub_models import NAME, Machine, write_hub

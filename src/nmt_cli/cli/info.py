@@ -228,7 +228,7 @@ def _damage_fact(description: dict[str, Any]) -> tuple[str, str] | None:
 
 def _cached_hub_model(path: Path) -> tuple[Path, str]:
     """The model directory of a name on the hub, in the cache, and the name; ModelError if there is none."""
-    from nmt_cli.hub_names import hub_name
+    from nmt_cli.hub import hub_name
     from nmt_cli.interchange.hub_models import cached_model
 
     name = hub_name(path)

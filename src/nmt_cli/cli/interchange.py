@@ -99,7 +99,7 @@ def import_(
     """
     from nmt_cli.artifacts.directory_kinds import check_is_marian
     from nmt_cli.artifacts.model_directory import check_replaceable
-    from nmt_cli.hub_names import hub_name
+    from nmt_cli.hub import hub_name
     from nmt_cli.interchange.hub_models import import_from_hub
     from nmt_cli.recipe.schema import LanguagePair
 

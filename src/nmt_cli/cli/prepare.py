@@ -93,7 +93,7 @@ def prepare(
     """
     from nmt_cli.artifacts.directory_kinds import kind_of
     from nmt_cli.devices import num_cpus
-    from nmt_cli.hub_names import HubName
+    from nmt_cli.hub import HubName
     from nmt_cli.preparing import pipeline
     from nmt_cli.preparing.report import few_pairs_finding
     from nmt_cli.preparing.vocabulary import Reused

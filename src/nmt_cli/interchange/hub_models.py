@@ -22,7 +22,7 @@ from nmt_cli.artifacts.run import model_of_run
 from nmt_cli.cache import cache_lock
 from nmt_cli.console import Progress
 from nmt_cli.errors import ModelError, NmtError, UsageError
-from nmt_cli.hub_names import WEIGHTS_FILES, HubName, hub_name
+from nmt_cli.hub import WEIGHTS_FILES, HubName, hub_name
 
 if TYPE_CHECKING:
     from nmt_cli.interchange.importing import ImportedModel
@@ -111,7 +111,7 @@ def _download(name: HubName, *, progress: Progress | None) -> Path:
     small = ["config.json", *_NEEDED, *_OPTIONAL]
     missing = f"there is no folder {name} here, and no model of that name on the hub, or it is private"
     with hub.hub_errors(ModelError, str(name), page=name.page, missing=missing):
-        folder = hub.download_small_files(name.repository, small, repo_type="model", revision=name.revision)
+        folder = hub.snapshot_of(name.repository, small, repo_type="model", revision=name.revision, only_cached=False)
         _check_is_marian(name, folder)
         if not any((folder / file).exists() for file in WEIGHTS_FILES):
             api, commit = huggingface_hub.HfApi(), folder.name
@@ -122,7 +122,7 @@ def _download(name: HubName, *, progress: Progress | None) -> Path:
                 hint = "load it with transformers, save it, and nmt import the folder"
                 raise ModelError(message, where=name.page, hint=hint)
             logger.info("%s: downloading %s from %s", name, weights, hub.endpoint())
-            hub.download(name.repository, weights, repo_type="model", revision=commit, progress=progress)
+            hub.download_file(name.repository, weights, repo_type="model", revision=commit, progress=progress)
     return folder
 
 

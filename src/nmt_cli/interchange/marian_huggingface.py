@@ -18,7 +18,7 @@ from nmt_cli import files
 from nmt_cli.artifacts.directory_kinds import check_is_marian
 from nmt_cli.artifacts.weights import read_tensors
 from nmt_cli.errors import ModelError
-from nmt_cli.hub_names import WEIGHTS_FILES
+from nmt_cli.hub import WEIGHTS_FILES
 from nmt_cli.interchange.marian_model import (
     ACTIVATIONS,
     FETCH_AGAIN,

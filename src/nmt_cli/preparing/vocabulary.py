@@ -19,7 +19,7 @@ from nmt_cli.console import Progress
 from nmt_cli.dataset.prepared_data import SIDES
 from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors, write_file
-from nmt_cli.hub_names import HubName, hub_name
+from nmt_cli.hub import HubName, hub_name
 from nmt_cli.preparing.clean_text import CleanText
 from nmt_cli.preparing.corpus import DEFAULT_VOCAB_SIZE, LocatedCorpus, SideModels, TokenizerConfig
 from nmt_cli.preparing.inputs import fingerprint_of

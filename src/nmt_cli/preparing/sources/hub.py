@@ -79,7 +79,9 @@ class HubSource(Source):
             if commit is not None:
                 name = f"hf://datasets/{self.repository}@{commit}/{path}"
                 with self._hub_errors():
-                    file = hub.download(self.repository, path, repo_type="dataset", revision=commit, progress=progress)
+                    file = hub.download_file(
+                        self.repository, path, repo_type="dataset", revision=commit, progress=progress
+                    )
             read_parts, counted = partial(datasets_tables, file, split.builder, split.options), None
             if split.builder == "parquet":
                 read_parts, counted = partial(parquet_tables, file, columns), partial(parquet_rows, file)
@@ -104,12 +106,12 @@ class HubSource(Source):
         import huggingface_hub
 
         download_card = partial(
-            hub.download_small_files, self.repository, ["README.md"], repo_type="dataset", revision=self.revision
+            hub.snapshot_of, self.repository, ["README.md"], repo_type="dataset", revision=self.revision
         )
         try:
             with self._hub_errors():
                 huggingface_hub.HfApi().dataset_info(self.repository, revision=self.revision, timeout=_TIMEOUT_SECONDS)
-                commit = download_card().name
+                commit = download_card(only_cached=False).name
         except DataError as error:
             try:
                 snapshot = download_card(only_cached=True)
