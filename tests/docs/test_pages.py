@@ -12,8 +12,8 @@ import pytest
 from nmt_cli.cli.app import commands
 from nmt_cli.errors import EXIT_CLOSED_PIPE, EXIT_INTERRUPTED, EXIT_PREEMPTED, NmtError
 from nmt_cli.preparing.corpus import CleaningConfig, Corpus
-from nmt_cli.recipe.key_paths import sections_at
 from nmt_cli.recipe.schema import Recipe
+from nmt_cli.recipe.section import sections_at
 from tests.docs.pages import ROOT, Page, guides, pages
 
 PAGES = pages()

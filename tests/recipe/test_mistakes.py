@@ -9,11 +9,10 @@ from pydantic import Field
 
 from nmt_cli.artifacts.model_directory import SavedModelConfig
 from nmt_cli.errors import RecipeError
-from nmt_cli.recipe.key_paths import fields_at
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.recipe.mistakes import validate
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.recipe.section import Section
+from nmt_cli.recipe.section import Section, keys_at
 from nmt_cli.recipe.yaml_files import parse_document
 
 FIX = "the usual hint"
@@ -154,10 +153,10 @@ class _Shelf(Section):
 
 def test_lists_and_named_sections_are_followed() -> None:
     values = {"sources": [{"kind": "table"}, {"kind": "text"}, {}], "splits": {"train": {}}}
-    assert fields_at(_Shelf, ("sources", 0), values=values) == ["kind", "column"]
-    assert fields_at(_Shelf, ("sources", 1), values=values) == ["kind", "file"]
-    assert fields_at(_Shelf, ("sources", 2), values=values) == ["kind", "file", "column"]
-    assert fields_at(_Shelf, ("splits", "train"), values=values) == ["kind", "file"]
+    assert keys_at(_Shelf, ("sources", 0), values=values) == ["kind", "column"]
+    assert keys_at(_Shelf, ("sources", 1), values=values) == ["kind", "file"]
+    assert keys_at(_Shelf, ("sources", 2), values=values) == ["kind", "file", "column"]
+    assert keys_at(_Shelf, ("splits", "train"), values=values) == ["kind", "file"]
 
 
 def test_a_mistake_in_a_list_is_told_with_its_line() -> None:

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ValidationError
 
 from nmt_cli.errors import RecipeError, nearest_word
 from nmt_cli.recipe.foreign_names import answer_to_key
-from nmt_cli.recipe.key_paths import KeyPath, document_path, dotted_key, fields_at, key_paths, sections_at
-from nmt_cli.recipe.section import SettingError
+from nmt_cli.recipe.key_paths import KeyPath, dotted_key
+from nmt_cli.recipe.section import SettingError, key_paths, keys_at, sections_at
 from nmt_cli.recipe.yaml_files import Document
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -51,7 +51,7 @@ def validate(document: Document, schema: type[Model], *, source: str, fix: str) 
         return schema.model_validate(document.values)
     except ValidationError as validation_error:
         error = error_to_show(validation_error)
-        path = document_path(error, document.values)
+        path = _document_path(error, document.values)
         where = _origin_of_error(error, path, document, source=source) or source
         hint = suggestion(error, path, schema, document.values) or fix
         raise RecipeError(describe(error, path), where=where, hint=hint) from None
@@ -79,6 +79,21 @@ def first_mistake(validation_error: ValidationError) -> str:
     """The key of the first error, and the reason in pydantic's words."""
     first = validation_error.errors()[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+
+
+def _document_path(error: Any, values: Any) -> KeyPath:
+    """The path in the document of a pydantic error, without the names of union members that pydantic adds.
+
+    For example, ("optimizer", "adam", "beta1") becomes ("optimizer", "beta1").
+    """
+    path: list[str | int] = []
+    for part in error["loc"]:
+        is_key = isinstance(values, Mapping) and part in values
+        is_index = isinstance(values, list) and isinstance(part, int) and part < len(values)
+        if is_key or is_index:
+            values = values[part]
+            path.append(part)
+    return (*path, error["loc"][-1]) if error["type"] == "missing" else tuple(path)
 
 
 def describe(error: Any, path: KeyPath) -> str:
@@ -123,7 +138,7 @@ def suggestion(error: Any, path: KeyPath, schema: type[BaseModel], values: Any) 
     """The text to write instead, such as the nearest allowed word or the range of numbers; None if unknown."""
     match error["type"]:
         case "extra_forbidden":
-            return _another_key(path, schema, fields_at(schema, path[:-1], values=values))
+            return _another_key(path, schema, keys_at(schema, path[:-1], values=values))
         case "missing":
             return f"add {path[-1]}: VALUE"
         case "value_error":  # of a validator
@@ -136,7 +151,7 @@ def suggestion(error: Any, path: KeyPath, schema: type[BaseModel], values: Any) 
                 return f"did you mean {near}?"
             return _allowed_range(path, schema, values) or f"write {' or '.join(words)}"
         case "union_tag_not_found" | "model_type" | "model_attributes_type":
-            return f"allowed in it: {', '.join(fields_at(schema, path, values=values))}"
+            return f"allowed in it: {', '.join(keys_at(schema, path, values=values))}"
         case _:
             return _allowed_range(path, schema, values)
 

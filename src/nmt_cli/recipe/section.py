@@ -1,11 +1,15 @@
-"""Sections of documents in YAML: their base class, ranges of numbers, and errors of validators."""
+"""Sections of documents in YAML: their base class, ranges of numbers, errors of validators, and the keys in them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
+
+from nmt_cli.recipe.key_paths import KeyPath
 
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -13,6 +17,9 @@ NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+_UNIONS = (Union, types.UnionType, Annotated)
+_CONTAINERS = (*_UNIONS, list, tuple, dict)
 
 
 class Section(BaseModel):
@@ -31,3 +38,57 @@ class SettingError(ValueError):
         super().__init__(problem)
         self.fix = fix
         self.settings = settings
+
+
+def key_paths(schema: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]:
+    """The paths of all keys of a schema, each once; keys inside lists and mappings have no path."""
+    for key, field in _fields_by_key(schema).items():
+        yield (*above, key)
+        sections = _sections_in(field.annotation, inside=_UNIONS)
+        yield from dict.fromkeys(path for section in sections for path in key_paths(section, (*above, key)))
+
+
+def keys_at(schema: type[BaseModel], path: KeyPath, *, values: Any) -> list[str]:
+    """The keys that a schema allows in the section at `path` of the document `values`, in the order of the schema."""
+    keys = [key for section in sections_at(schema, path, values=values) for key in _fields_by_key(section)]
+    return list(dict.fromkeys(keys))
+
+
+def sections_at(schema: type[BaseModel], path: KeyPath, *, values: Any) -> list[type[BaseModel]]:
+    """The schema's sections that may stand at `path`; in a union, the ones whose `Literal` keys agree with `values`."""
+    sections: list[type[BaseModel]] = [schema]
+    for part in path:
+        values = _value_at(values, part)
+        # No section has a field for an index, or for a key that the user chose: they stay those of the list or mapping.
+        if fields := [field for section in sections if (field := _fields_by_key(section).get(str(part)))]:
+            sections = [section for field in fields for section in _sections_in(field.annotation, inside=_CONTAINERS)]
+        sections = [section for section in sections if _literals_agree(section, values)] or sections
+    return sections
+
+
+def _value_at(values: Any, part: str | int) -> Any:
+    """The value under a key of a mapping, or at an index of a list; None if there is none."""
+    if isinstance(values, Mapping):
+        return values.get(part)
+    return values[part] if isinstance(values, list) and isinstance(part, int) and part < len(values) else None
+
+
+def _literals_agree(section: type[BaseModel], values: Any) -> bool:
+    if not isinstance(values, Mapping):
+        return False
+    given = {key: field.annotation for key, field in _fields_by_key(section).items() if key in values}
+    return all(values[key] in get_args(kind) for key, kind in given.items() if get_origin(kind) is Literal)
+
+
+def _fields_by_key(section: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields of a section by their keys in a document."""
+    return {field.alias or name: field for name, field in section.model_fields.items()}
+
+
+def _sections_in(annotation: Any, *, inside: tuple[Any, ...]) -> Iterator[type[BaseModel]]:
+    """The sections in the type of a field: the type itself, or its parts if it is one of the types `inside`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    elif get_origin(annotation) in inside:
+        for part in get_args(annotation):
+            yield from _sections_in(part, inside=inside)
