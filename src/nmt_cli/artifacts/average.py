@@ -135,7 +135,7 @@ def write_average_of_models(paths: Sequence[Path], *, output: Path, overwrite: b
             "validation": [],
             "average_losses": None,
             "imported_from": None,
-            "trained_lines": TrainedLines.careful([config.trained_lines for config in configs]),
+            "trained_lines": TrainedLines.combined([config.trained_lines for config in configs]),
         }
     )
     body = render("average_model_card.md", config=config, paths=paths, command=shlex.join(command))

@@ -47,7 +47,7 @@ class TorchEngine:
         self.decoding = loaded[0].config.recipe.decoding
         self._models = [loaded_model.model for loaded_model in loaded]
         self.max_positions = min(model.config.max_positions for model in self._models)
-        self.trained_lines = TrainedLines.careful([loaded_model.config.trained_lines for loaded_model in loaded])
+        self.trained_lines = TrainedLines.combined([loaded_model.config.trained_lines for loaded_model in loaded])
         self._device = device
         self._searcher = searcher_for(self._models, device=device)
         self._batches = Batches(device)

@@ -1,7 +1,8 @@
-"""The recipe: every setting of a system, typed and frozen, with its default; and the number of parameters of its model.
+"""The recipe: every setting of a system, typed and frozen, with its default.
 
-The defaults are the base model of Vaswani et al. 2017, arXiv:1706.03762, as in the recipe `base`. The padding of the
-embedding is that of the authors' code. Section numbers are the paper's.
+Two records that a model keeps, and its number of parameters, stand here too: they are read without torch. The defaults
+are the base model of Vaswani et al. 2017, arXiv:1706.03762, as in the recipe `base`. The padding of the embedding is
+that of the authors' code. Section numbers are the paper's.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypedDict, assert_never
 
 from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
+from nmt_cli.recipe.key_paths import flatten
 from nmt_cli.recipe.section import Name, NonNegativeInt, PositiveFloat, PositiveInt, Probability, Section, SettingError
 from nmt_cli.recipe.training import AveragingConfig, SimCutConfig, TrainingConfig, ValidationConfig
 
@@ -41,7 +43,7 @@ class TrainedLines(Section):
     usual_longest: PositiveInt = Field(description="the pieces, without EOS, of a line longer than 99 % of them")
 
     @staticmethod
-    def careful(records: Sequence[TrainedLines | None]) -> TrainedLines | None:
+    def combined(records: Sequence[TrainedLines | None]) -> TrainedLines | None:
         """The record of all trainings together, by the lowest figures; None if one is not known."""
         known = [record for record in records if record is not None]
         if len(known) < len(records):
@@ -113,8 +115,7 @@ class ModelConfig(Section):
     @property
     def has_dropout(self) -> bool:
         """Whether two passes of training differ by chance."""
-        words = self.word_dropout
-        return any((self.dropout, self.attention_dropout, self.ffn_dropout, words.source, words.target))
+        return any(flatten(self.model_dump(include=set(DROPOUTS))).values())
 
     @property
     def is_pre_norm(self) -> bool:

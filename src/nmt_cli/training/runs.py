@@ -306,7 +306,7 @@ def _trained_lines(data: PreparedData, initial: InitialModel | None, *, max_posi
     usual_longest = int(np.searchsorted(np.cumsum(counts), int(0.99 * (counts.sum() - 1)), side="right"))
     own = TrainedLines(several_sentences=share, usual_longest=max(1, usual_longest))
     before = own if initial is None else load_saved_config(Path(initial.path)).trained_lines
-    return TrainedLines.careful([own, before])
+    return TrainedLines.combined([own, before])
 
 
 def _fingerprints(data: PreparedData) -> dict[str, str]:
