@@ -79,7 +79,7 @@ class RunRecord(_Fields):
     data_summary: dict[str, Any] = {}
 
     @property
-    def few_pairs_warning(self) -> str | None:
+    def few_pairs_warning(self) -> tuple[str, str] | None:
         """The warning of a training from random weights on too few pairs; None if they suffice."""
         splits = self.data_summary.get("splits")
         if self.init_from is not None or splits is None:

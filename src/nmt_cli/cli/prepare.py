@@ -134,7 +134,7 @@ def prepare(
     logger.info("data:   %s (report.html tells more)", output)
     warning = few_pairs_finding(prepared.report, prepare=shlex.join(["nmt", *sys.argv[1:]]))
     if warning is not None and not prepared.was_finished:
-        logger.warning("%s", warning)
+        logger.warning("%s\n%s", *warning)
     for line in _next_lines(prepared.report, output, model=plan.vocabulary.model):
         logger.info("%s", line)
 

@@ -157,7 +157,7 @@ def overlap_finding(split: Split, facts: Mapping[str, int], *, setting: str) -> 
     return text if setting == "report" else f"{text}, before cleaning.overlap={setting} dropped them", False
 
 
-def few_pairs_finding(report: Mapping[str, Any], *, prepare: str | None = None) -> str | None:
+def few_pairs_finding(report: Mapping[str, Any], *, prepare: str | None = None) -> tuple[str, str] | None:
     """The warning of too few pairs for random weights; None if the vocabulary is taken, for fine-tuning for example."""
     if report["settings"]["tokenizer"]["taken_from"]["value"] is not None:
         return None
@@ -234,7 +234,7 @@ def _examples(data: PreparedData, loaded: Mapping[str, Tokenizer]) -> list[dict[
 def _findings(report: Mapping[str, Any]) -> Iterator[str]:
     """Reasons to doubt the data, found in the report's figures."""
     if warning := few_pairs_finding(report):
-        yield warning.replace("\n", " ")
+        yield " ".join(warning)
     limit, splits_with_inputs = report["limit"], {record["split"] for record in report["inputs"]}
     num_set_aside = sum(pairs for split, pairs in report["pairs"].items() if split not in splits_with_inputs)
     if report["cleaning"]["read"] + num_set_aside == limit:

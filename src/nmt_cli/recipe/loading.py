@@ -120,8 +120,8 @@ def packaged_names(*, kind: Kind) -> list[str]:
 
 def few_pairs_warning(
     corpus: str, *, num_pairs: int, languages: Mapping[str, str], prepare: str | None = None
-) -> str | None:
-    """The warning of a training from random weights on too few pairs, with the way to fine-tune; None if they suffice.
+) -> tuple[str, str] | None:
+    """The warning of a training from random weights on too few pairs, and a command to fine-tune; None if they suffice.
 
     `prepare` is the command that prepared the text, if it is known. A packaged corpus is small on purpose: its
     sentences are simple.
@@ -129,31 +129,26 @@ def few_pairs_warning(
     if num_pairs >= _FEWEST_PAIRS or corpus in packaged_names(kind="corpus"):
         return None
     model = f"Helsinki-NLP/opus-mt-{short_code(languages['source'])}-{short_code(languages['target'])}"
-    return (
+    problem = (
         f"{num_pairs:,} training pairs are too few to learn a language from random weights: with fewer than some "
         f"{_FEWEST_PAIRS:,}, BLEU is mostly below 10. Fine-tune a public model, if https://huggingface.co/Helsinki-NLP "
-        "has one:\n"
-        f"{prepare or 'nmt prepare ...'} --set tokenizer.taken_from={model} "
-        f"-o {shlex.quote(f'data/{corpus}-tuned')}"
+        "has one:"
     )
+    output = shlex.quote(f"data/{corpus}-tuned")
+    return problem, f"{prepare or 'nmt prepare ...'} --set tokenizer.taken_from={model} -o {output}"
 
 
 def parse_override(text: str) -> Document:
     """The document that one `--set key.key=value` stands for."""
-    source = f"--set {text}"
+    flag = f"--set {text}"
     key, equals, value = text.partition("=")
     path = tuple(part.strip() for part in key.split("."))
     if not equals or not all(path):
         hint = "for example --set training.updates=1000"
-        raise RecipeError(f"--set takes key=value, not {text!r}", where=source, hint=hint)
+        raise RecipeError(f"--set takes key=value, not {text!r}", where=flag, hint=hint)
     if not value.strip():
-        raise RecipeError(f"--set {text} has no value", where=source, hint=f"--set {key}=VALUE, or --set {key}=null")
-    values: Any = parse_value(value, source=source)
-    origins: dict[KeyPath, str] = {path[:length]: source for length in range(1, len(path) + 1)}
-    origins.update({(*path, *inner): source for inner in (flatten(values) if isinstance(values, dict) else {})})
-    for part in reversed(path):
-        values = {part: values}
-    return Document(values, origins)
+        raise RecipeError(f"{flag} has no value", where=flag, hint=f"--set {key}=VALUE, or --set {key}=null")
+    return parse_value(value, path=path, source=flag)
 
 
 def _read_with_parents(file: Path, *, children: tuple[Path, ...]) -> Document:
@@ -166,7 +161,7 @@ def _read_with_parents(file: Path, *, children: tuple[Path, ...]) -> Document:
     where = document.origins.pop(("extends",))
     if not isinstance(parent, str):
         raise RecipeError("extends should be one file", where=where, hint="write extends: base.yaml")
-    parent_file = _parent_file(parent, file=file, where=where)
+    parent_file = _parent_file(parent, child=file, where=where)
     chain = (*children, file)
     if any(parent_file.samefile(member) for member in chain):
         circle = " -> ".join(member.name for member in (*chain, parent_file))
@@ -178,15 +173,15 @@ def _read_with_parents(file: Path, *, children: tuple[Path, ...]) -> Document:
     return merge(inherited, document)
 
 
-def _parent_file(parent: str, *, file: Path, where: str) -> Path:
-    """The file that `extends` names, relative to the recipe, or else a recipe of the package."""
+def _parent_file(parent: str, *, child: Path, where: str) -> Path:
+    """The file that `extends` names in the recipe `child`: another one beside it, or else a recipe of the package."""
     # Without normpath, origins would read recipes/table3/../base.yaml.
-    beside = Path(os.path.normpath(file.parent / parent))
+    beside = Path(os.path.normpath(child.parent / parent))
     name, names = parent.removesuffix(".yaml"), packaged_names(kind="recipe")
-    if beside.is_file() and not (name in names and beside.samefile(file)):  # my small.yaml extends the packaged one
-        return beside
-    if name in names:
+    if name in names and (not beside.is_file() or beside.samefile(child)):
         return packaged_folder() / f"{name}.yaml"
-    near = nearest_word(name, [*names, *(other.stem for other in file.parent.glob("*.yaml") if other != file)])
-    hint = f"did you mean {near}.yaml?" if near else f"write a path relative to {file.parent}, or a packaged recipe"
+    if beside.is_file():
+        return beside
+    near = nearest_word(name, [*names, *(other.stem for other in child.parent.glob("*.yaml") if other != child)])
+    hint = f"did you mean {near}.yaml?" if near else f"write a path relative to {child.parent}, or a packaged recipe"
     raise RecipeError(f"the parent recipe {parent!r} does not exist", where=where, hint=hint)

@@ -72,13 +72,18 @@ def parse_document(text: str, *, source: str) -> Document:
     return Document(values, constructor.origins)
 
 
-def parse_value(text: str, *, source: str) -> Any:
-    """One YAML value, as in `--set key=value`; `source` names it in errors."""
+def parse_value(text: str, *, path: KeyPath, source: str) -> Document:
+    """The document with one YAML value at `path`, as in `--set key=value`; `source` names it in errors and origins."""
     try:
         node = yaml.compose(text, Loader=_CoreLoader)
     except yaml.YAMLError:
         raise RecipeError(f"cannot read the value {text!r}", where=source, hint="quote it as in a YAML file") from None
-    return None if node is None else _Constructor(lambda _: source).value(node)
+    sections = {path[:length]: source for length in range(1, len(path) + 1)}
+    constructor = _Constructor(lambda _: source, sections)
+    value: Any = None if node is None else constructor.value(node, path)
+    for part in reversed(path):
+        value = {part: value}
+    return Document(value, constructor.origins)
 
 
 def dump_values(values: Mapping[str, Any]) -> str:

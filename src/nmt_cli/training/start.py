@@ -225,9 +225,8 @@ def _describe_needs(recipe: Recipe, inputs: RunInputs, *, device: str, world_siz
         manifest = inputs.data.manifest
         num_pairs, languages = manifest.splits["train"].pairs, manifest.languages.model_dump()
         if warning := few_pairs_warning(manifest.name, num_pairs=num_pairs, languages=languages):
-            problem, command = warning.splitlines()
-            yield f"few pairs: {problem}"
-            yield f"instead: {command}"
+            yield f"few pairs: {warning[0]}"
+            yield f"instead: {warning[1]}"
 
 
 def _describe_epoch(recipe: Recipe, data: PreparedData) -> Iterator[str]:

@@ -198,7 +198,7 @@ class Trainer:
             self._checkpointer.try_saving(self._state)
         self._reporter.print_line("sanity pass done: train, validate, decode, score, save")
         if self._ranks.is_first and (warning := self._run.record.few_pairs_warning):
-            logger.warning("%s", warning)
+            logger.warning("%s\n%s", *warning)
 
     def _take_updates(self) -> Ending:
         """Take update after update, until the recipe or a signal ends the training."""
