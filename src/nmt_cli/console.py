@@ -1,4 +1,4 @@
-"""The one console: progress, tables, errors and the log on stderr; stdout is left to data."""
+"""What a person reads: the log, errors and progress on stderr, and the forms of lines, sizes and times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from io import UnsupportedOperation
 from itertools import pairwise
@@ -20,8 +20,6 @@ from nmt_cli.errors import SETTING, NmtError
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress as Bars
-    from rich.progress import ProgressColumn, TaskID
 
 _SECONDS_BETWEEN_LINES = 30.0
 _RED, _PLAIN = "\033[31m", "\033[0m"
@@ -63,36 +61,19 @@ def configure_logging(*, quiet: bool) -> None:
 
 
 @contextmanager
-def log_handled_by(handler: logging.Handler) -> Iterator[None]:
-    """Give the log of `nmt_cli` to one handler while the block runs."""
+def log_to_console(console: Console) -> Iterator[None]:
+    """Print the log through a console while the block runs, so that its lines go above the console's live view."""
     usual_handlers = PACKAGE_LOGGER.handlers[:]
-    PACKAGE_LOGGER.handlers[:] = [handler]
+    PACKAGE_LOGGER.handlers[:] = [_ConsoleHandler(console)]
     try:
         yield
     finally:
         PACKAGE_LOGGER.handlers[:] = usual_handlers
 
 
-def log_to_console(console: Console) -> AbstractContextManager[None]:
-    """Print the log through a console while the block runs, so that its lines go above the console's live view."""
-    return log_handled_by(_ConsoleHandler(console))
-
-
 def shows_live_views() -> bool:
     """True if a live view may be shown: stderr is a terminal, and the log is not quiet."""
     return is_interactive() and PACKAGE_LOGGER.isEnabledFor(logging.INFO)
-
-
-@contextmanager
-def live_bars(*columns: str | ProgressColumn) -> Iterator[Bars]:
-    """Rich's bars on stderr while the block runs; the log goes above them, and at the end they disappear."""
-    from rich.progress import Progress as Bars
-
-    console = stderr_console()
-    # Data does not go through sys.stdout, and isatty() of Rich's replacement for it may be wrong.
-    bars = Bars(*columns, console=console, transient=True, refresh_per_second=4, redirect_stdout=False)
-    with bars, log_to_console(console):
-        yield bars
 
 
 class Progress(Protocol):
@@ -104,15 +85,31 @@ class Progress(Protocol):
 
 @contextmanager
 def show_progress() -> Iterator[Progress]:
-    """Show progress on stderr while the block runs: bars on a terminal, elsewhere a line in the log now and then."""
+    """Show progress on stderr while the block runs: a bar on a terminal, elsewhere a line in the log now and then.
+
+    The bar is that of the current stage. The log goes above it, and at the end it disappears.
+    """
     if not shows_live_views():
         yield ProgressLines(time.monotonic)
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich import progress as view
 
-    counts = BarColumn(), MofNCompleteColumn(separator=" of "), TimeElapsedColumn(), TimeRemainingColumn()
-    with live_bars("{task.description}", *counts) as bars:
-        yield _ProgressBars(bars)
+    counts = view.BarColumn(), view.MofNCompleteColumn(separator=" of ")
+    columns = "{task.description}", *counts, view.TimeElapsedColumn(), view.TimeRemainingColumn()
+    console = stderr_console()
+    # Data does not go through sys.stdout, and isatty() of Rich's replacement for it may be wrong.
+    bars = view.Progress(*columns, console=console, transient=True, refresh_per_second=4, redirect_stdout=False)
+    tasks: dict[str, view.TaskID] = {}
+
+    def show(stage: str, done: int, total: int | None) -> None:
+        if stage not in tasks:
+            for earlier in tasks.values():
+                bars.update(earlier, visible=False)
+            tasks[stage] = bars.add_task(stage, total=total)
+        bars.update(tasks[stage], completed=done, total=total)
+
+    with bars, log_to_console(console):
+        yield show
 
 
 class ProgressLines:
@@ -212,21 +209,6 @@ def _with_flags(text: str) -> str:
         return flag if value is None else f"{flag} {value}"
 
     return SETTING.sub(with_flag, text)
-
-
-class _ProgressBars:
-    """A bar for the current stage; the bars of earlier stages are hidden."""
-
-    def __init__(self, bars: Bars) -> None:
-        self._bars = bars
-        self._tasks: dict[str, TaskID] = {}
-
-    def __call__(self, stage: str, done: int, total: int | None) -> None:
-        if stage not in self._tasks:
-            for earlier in self._tasks.values():
-                self._bars.update(earlier, visible=False)
-            self._tasks[stage] = self._bars.add_task(stage, total=total)
-        self._bars.update(self._tasks[stage], completed=done, total=total)
 
 
 class _Stderr:
