@@ -1,4 +1,8 @@
-"""Languages: their codes, names and scripts, and which language a text is in."""
+"""Languages: their codes, names and scripts, and which language a text is in.
+
+A code has three normal forms: `standard_code` is BCP 47's, `_macro_code` also takes zh for cmn, and `short_code` is the
+language of the latter alone, without script and region.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,6 @@ _LEAST_CONFIDENCE = 0.7  # in the language or close ones
 _CLEAR_CONFIDENCE = 0.9  # among all languages
 _MOST_WORDS, _NEARLY_ALL = 0.5, 0.9  # of the words of a text, and of those in the script of another language
 
-
 # Codes that langcodes does not know or takes for others: of LibreTranslate and of .NET.
 _OTHER_CODES = {"pb": "pt-BR", "zt": "zh-Hant", "zh-chs": "zh-Hans", "zh-cht": "zh-Hant"}
 _SAME_LANGUAGES = {"nb": "no", "fil": "tl", "pbt": "ps"}
@@ -52,33 +55,12 @@ _NO_SCRIPT = ("Zyyy", "Zinh", "Zzzz")  # common, inherited, unknown
 _NAMES_OF_OTHER_COLUMNS = ("id", "nr", "to", "ts")
 # Languages that an identifier takes for each other, or that go by one name.
 _CLOSE_LANGUAGES = [
-    frozenset(codes.split())
-    for codes in (
-        "da fo nn no sv",
-        "bs hr sl sr",
-        "be bg mk ru uk",
-        "cs sk",
-        "an ca es ext gl oc pt",
-        "it lij vec",
-        "br fr gcf gcr ht wa",
-        "af fy nl",
-        "de lb",
-        "en pcm",
-        "id jv ms su",
-        "lt ltg lv",
-        "az crh tk tr",
-        "ba kk ky tt",
-        "ug uz uzs",
-        "ar ary arz",
-        "fa ku ps sdh ur",
-        "gom hi mr ne sa",
-        "as bn",
-        "el grc",
-        "he hbo",
-        "ja lzh wuu yue zh",
-        "ga gd",
-        "bcl tl",
-        "nso st xh zu",
+    frozenset(group.split())
+    for group in re.split(
+        ",",
+        "da fo nn no sv, bs hr sl sr, be bg mk ru uk, cs sk, an ca es ext gl oc pt, it lij vec, br fr gcf gcr ht wa, "
+        "af fy nl, de lb, en pcm, id jv ms su, lt ltg lv, az crh tk tr, ba kk ky tt, ug uz uzs, ar ary arz, "
+        "fa ku ps sdh ur, gom hi mr ne sa, as bn, el grc, he hbo, ja lzh wuu yue zh, ga gd, bcl tl, nso st xh zu",
     )
 ]
 
@@ -125,9 +107,9 @@ def language_name(code: str) -> str:
 
 
 def is_language(name: str) -> bool:
-    """True if a name is the English name or the code of a language.
+    """True if a name, such as that of a column or the ending of a file, is the English name or the code of a language.
 
-    `id` is an identifier, and `No` is a word: codes are written small or in capitals.
+    `id` and a few others name a column of another kind, and `No` is a word: no code begins with its only capital.
     """
     from langcodes import Language, find
 
