@@ -324,45 +324,19 @@ class Recipe(Section):
 
 def num_parameters(model: ModelConfig, *, source_vocab: int, target_vocab: int) -> int:
     """The parameters of a model with vocabularies of these sizes; tied embeddings count once."""
-    positions = 2 * model.max_positions * model.d_model if model.positions == "learned" else 0
-    return _num_in_layers(model) + positions + _num_in_embeddings(model, source_vocab, target_vocab)
-
-
-def _num_in_layers(model: ModelConfig) -> int:
-    """The parameters of encoder and decoder, with the last norm of each if norms come first."""
-    attention, feed_forward = _num_in_attention(model), _num_in_feed_forward(model)
-    norm = model.d_model * (2 if model.norm_type == "layer" else 1)  # a gain and, in layer normalisation, a bias
-    encoder_layer = attention + feed_forward + 2 * norm
-    decoder_layer = 2 * attention + feed_forward + 3 * norm
+    width, keys, values = model.d_model, model.heads * model.d_k, model.heads * model.d_v
+    attention = 2 * width * (keys + values) + (2 * keys + values + width if model.attention_bias else 0)
+    inner = model.d_ff * (2 if model.is_gated else 1)  # gates are a second inner matrix
+    feed_forward = (width + 1) * inner + (model.d_ff + 1) * width
+    norm = width * (2 if model.norm_type == "layer" else 1)  # a gain and, in layer normalisation, a bias
+    encoder = model.encoder_layers * (attention + feed_forward + 2 * norm)
+    decoder = model.decoder_layers * (2 * attention + feed_forward + 3 * norm)
     last_norms = 2 * norm if model.is_pre_norm else 0
-    return model.encoder_layers * encoder_layer + model.decoder_layers * decoder_layer + last_norms
-
-
-def _num_in_attention(model: ModelConfig) -> int:
-    """The parameters of one attention: queries, keys, values and the output."""
-    keys, values = model.heads * model.d_k, model.heads * model.d_v
-    biases = 2 * keys + values + model.d_model if model.attention_bias else 0
-    return 2 * model.d_model * keys + 2 * model.d_model * values + biases
-
-
-def _num_in_feed_forward(model: ModelConfig) -> int:
-    """The parameters of one feed-forward sub-layer; gates are a second inner matrix."""
-    inner = model.d_ff * (2 if model.is_gated else 1)
-    into = model.d_model * inner + inner
-    out = model.d_ff * model.d_model + model.d_model
-    return into + out
-
-
-def _num_in_embeddings(model: ModelConfig, source_vocab: int, target_vocab: int) -> int:
-    """The parameters of the tables of embeddings, of the output projection and of its bias.
-
-    A table has a multiple of `embedding_multiple` rows.
-    """
-    source = num_embedding_rows(source_vocab, multiple=model.embedding_multiple)
-    target = num_embedding_rows(target_vocab, multiple=model.embedding_multiple)
+    positions = 2 * model.max_positions * width if model.positions == "learned" else 0
+    source, target = (num_embedding_rows(n, multiple=model.embedding_multiple) for n in (source_vocab, target_vocab))
     rows = target + (0 if model.ties.source else source) + (0 if model.ties.output else target)
-    bias = target if model.output_bias else 0
-    return rows * model.d_model + bias
+    output_bias = target if model.output_bias else 0
+    return encoder + decoder + last_norms + positions + rows * width + output_bias
 
 
 def num_embedding_rows(vocab: int, *, multiple: int) -> int:
