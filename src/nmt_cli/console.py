@@ -16,7 +16,7 @@ from io import UnsupportedOperation
 from itertools import pairwise
 from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
-from nmt_cli.errors import SETTING, NmtError
+from nmt_cli.errors import NmtError, spell_settings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -194,21 +194,16 @@ def print_error(error: NmtError) -> None:
     has_colour = is_interactive() and "NO_COLOR" not in os.environ
     for label, text in (("error:", error.message), ("at:", where), ("fix:", error.hint)):
         if text:
-            shown = _on_screen(f"{label:<7}{_with_flags(text)}", indent=7)
+            shown = _on_screen(f"{label:<7}{spell_settings(text, _as_flag)}", indent=7)
             if has_colour and label == "error:":
                 shown = f"{_RED}{label}{_PLAIN}{shown.removeprefix(label)}"
             _Stderr().write(f"{shown}\n")
 
 
-def _with_flags(text: str) -> str:
-    """The text with each setting in backticks as a flag: `to: huggingface` becomes --to huggingface."""
-
-    def with_flag(setting: re.Match[str]) -> str:
-        name, value = setting.groups()
-        flag = _SHORT_FLAGS.get(name, f"--{name.replace('_', '-')}")
-        return flag if value is None else f"{flag} {value}"
-
-    return SETTING.sub(with_flag, text)
+def _as_flag(name: str, value: str | None) -> str:
+    """A flag of the command line: --to huggingface."""
+    flag = _SHORT_FLAGS.get(name, f"--{name.replace('_', '-')}")
+    return flag if value is None else f"{flag} {value}"
 
 
 class _Stderr:

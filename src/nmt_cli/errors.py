@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 # Exit codes of commands that end without an NmtError; 75 asks a scheduler to start the command again.
 EXIT_INTERRUPTED = 130
 EXIT_PREEMPTED = 75
 EXIT_CLOSED_PIPE = 141
 # A setting in a message, with or without a value: `beam` or `beam: 4`.
-SETTING = re.compile(r"`([a-z_]+)(?:: ([^`]+))?`")
+_SETTING = re.compile(r"`([a-z_]+)(?:: ([^`]+))?`")
 _MIN_PREFIX_LETTERS = 3  # the first two letters of a word fit too many other words
 _MIN_SIMILARITY = 0.75  # with fewer common letters, the words have different meanings
 
@@ -41,7 +41,7 @@ class NmtError(Exception):
     def __str__(self) -> str:
         """The message, the place and the fix, with settings as Python spells them: beam=4."""
         lines = [self.message, f"at: {self.where}" if self.where else "", f"fix: {self.hint}"]
-        return _in_python("\n".join(filter(None, lines)))
+        return spell_settings("\n".join(filter(None, lines)), _as_argument)
 
     def __reduce__(self) -> tuple[object, ...]:
         return Exception.__new__, (type(self), self.message), vars(self)
@@ -57,17 +57,17 @@ def package_error(package: str, error: ImportError, *, extra: str) -> UsageError
     return UsageError(message, where=package, hint=f"pip install -U {package}")
 
 
-def _in_python(text: str) -> str:
-    """The text with each setting in backticks as an argument of Python: `to: huggingface` becomes to="huggingface"."""
+def spell_settings(text: str, spell: Callable[[str, str | None], str]) -> str:
+    """The text with each setting in backticks spelt from its name and, in `to: huggingface`, its value."""
+    return _SETTING.sub(lambda setting: spell(setting[1], setting[2]), text)
 
-    def argument(setting: re.Match[str]) -> str:
-        name, value = setting.groups()
-        if value is None:
-            return str(name)
-        is_number = re.fullmatch(r"-?[0-9.]+(e-?[0-9]+)?", value) is not None
-        return f"{name}={value}" if is_number else f'{name}="{value}"'
 
-    return SETTING.sub(argument, text)
+def _as_argument(name: str, value: str | None) -> str:
+    """An argument of Python: to="huggingface"."""
+    if value is None:
+        return name
+    is_number = re.fullmatch(r"-?[0-9.]+(e-?[0-9]+)?", value) is not None
+    return f"{name}={value}" if is_number else f'{name}="{value}"'
 
 
 class UsageError(NmtError):
