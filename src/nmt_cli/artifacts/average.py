@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +25,7 @@ from nmt_cli.artifacts.model_directory import (
     save_model,
 )
 from nmt_cli.artifacts.run import CHECKPOINTS, Checkpoint, Run, best_first, command_to_continue
-from nmt_cli.artifacts.weights import check_finite, check_names_and_shapes, open_tensors, shapes_in_file
+from nmt_cli.artifacts.weights import check_finite, check_names_and_shapes, read_tensors, shapes_of
 from nmt_cli.errors import ModelError
 from nmt_cli.recipe.schema import TrainedLines
 from nmt_cli.templates.render import render
@@ -173,23 +172,25 @@ def _files_of_user(model: Path) -> dict[str, bytes]:
 def _mean_of_weights(directories: Sequence[Path], *, hint: str) -> dict[str, Tensor]:
     """The mean of each tensor over the weights in these directories, computed in float64 and returned in float32.
 
-    Memory holds the means and one tensor in float64, because tensors are read one at a time. Raises ModelError with
-    `hint` if weights are damaged, or if their names or shapes differ.
+    Memory holds the means and one tensor in float64, because the files are mapped. Raises ModelError with `hint` if
+    weights are damaged, or if their names or shapes differ.
     """
-    with ExitStack() as stack:
-        opened = [stack.enter_context(open_tensors(path / WEIGHTS, hint=hint)) for path in directories]
-        _check_same_shapes(directories, opened, hint=hint)
-        return {name: _mean_of_tensor(name, directories, opened, hint=hint) for name in shapes_in_file(opened[0])}
+    weights = {str(path / WEIGHTS): read_tensors(path / WEIGHTS, hint=hint) for path in directories}
+    first = next(iter(weights.values()))
+    for where, tensors in weights.items():
+        check_names_and_shapes(shapes_of(tensors), expected=shapes_of(first), where=where, hint=hint)
+    return {name: _mean_of_tensor(name, weights, hint=hint) for name in first}
 
 
-def _mean_of_tensor(name: str, directories: Sequence[Path], opened: Sequence[Any], *, hint: str) -> Tensor:
-    total: Tensor | None = None
-    for path, tensors in zip(directories, opened, strict=True):
-        tensor: Tensor = tensors.get_tensor(name)
-        check_finite(name, tensor, where=str(path / WEIGHTS), hint=hint)
-        total = tensor.double() if total is None else total.add_(tensor)
-    assert total is not None
-    return total.div_(len(directories)).float()
+def _mean_of_tensor(name: str, weights: Mapping[str, Mapping[str, Tensor]], *, hint: str) -> Tensor:
+    """The mean of the tensors of this name in `weights`, which has the tensors of each file."""
+    for where, tensors in weights.items():
+        check_finite(name, tensors[name], where=where, hint=hint)
+    first, *others = (tensors[name] for tensors in weights.values())
+    total = first.double()
+    for tensor in others:
+        total.add_(tensor)
+    return total.div_(len(weights)).float()
 
 
 def _check_no_duplicates(paths: Sequence[Path], hashes: Sequence[str], *, noun: Literal["checkpoint", "model"]) -> None:
@@ -200,12 +201,6 @@ def _check_no_duplicates(paths: Sequence[Path], hashes: Sequence[str], *, noun: 
             fault = "is given twice" if earlier.resolve() == path.resolve() else f"has the weights of {earlier}"
             raise ModelError(f"{path} {fault}", where=str(path), hint=f"name each {noun} once")
         path_of_hash[weights_sha256] = path
-
-
-def _check_same_shapes(directories: Sequence[Path], opened: Sequence[Any], *, hint: str) -> None:
-    expected = shapes_in_file(opened[0])
-    for path, tensors in zip(directories, opened, strict=True):
-        check_names_and_shapes(shapes_in_file(tensors), expected=expected, where=str(path / WEIGHTS), hint=hint)
 
 
 def _check_same_tokenizers(paths: Sequence[Path], listed: Sequence[Mapping[str, Any]]) -> None:

@@ -12,7 +12,6 @@ import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -95,30 +94,16 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
 def read_tensors(file: Path, *, hint: str) -> dict[str, Tensor]:
     """The tensors of a safetensors file, which is mapped: a tensor takes memory when it is used.
 
-    Raises ModelError if the file is damaged.
-    """
-    with open_tensors(file, hint=hint) as tensors:
-        return {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118  # no mapping
-
-
-def open_tensors(file: Path, *, hint: str) -> Any:
-    """A handle on a safetensors file, with `keys()`, `get_slice(name)` and `get_tensor(name)`.
-
-    Raises ModelError if the file is damaged.
+    Raises ModelError if the file is missing or damaged.
     """
     try:
         with file.open("rb") as stream:  # safetensors takes only a path in UTF-8, and every open file has one
             path = str(file) if is_unicode(str(file)) else f"/dev/fd/{stream.fileno()}"
-            return safe_open(path, framework="pt")
+            with safe_open(path, framework="pt") as tensors:
+                return {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118  # no mapping
     except FileNotFoundError:
         raise ModelError(f"{file.name} is missing", where=str(file), hint=hint) from None
     except PermissionError:
         raise files.unreadable_error(file, name=file.name, error=ModelError) from None
     except SafetensorError as error:
         raise ModelError(f"{file.name} is damaged: {error}", where=str(file), hint=hint) from None
-
-
-def shapes_in_file(tensors: Any) -> dict[str, tuple[int, ...]]:
-    """The shape of each tensor of an open file, from its header."""
-    names: list[str] = tensors.keys()
-    return {name: tuple(tensors.get_slice(name).get_shape()) for name in names}
