@@ -1,4 +1,4 @@
-"""The report of runs as one page: curves, samples, settings that differ, troubles, hardware, and the next command."""
+"""The report of runs as one page: curves, samples, settings that differ, skipped updates, hardware, next commands."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, Literal, TypeVar
 
 from nmt_cli import __version__
@@ -32,7 +32,7 @@ _MIN_VALIDATIONS_SINCE_BEST = 3  # for the finding that later ones were no bette
 _OWN_KEYS = (("name",), ("description",))  # these settings differ between all runs
 # Name, seconds, and how many of the unit a training must have lasted.
 _TIME_UNITS = (("days", 86_400.0, 3.0), ("hours", 3600.0, 2.0), ("minutes", 60.0, 2.0), ("seconds", 1.0, 0.0))
-_NONE = "—"
+_NO_VALUE = "—"
 Curve = Sequence[tuple[Elapsed, float]]
 Point = TypeVar("Point", TrainingPoint, ValidationPoint)
 _Setting = tuple[str, list[str]]
@@ -109,13 +109,13 @@ def render_report(runs: Sequence[Run], *, command: str, now: datetime) -> str:
         groups=[(run.label, 2) for run in reported],  # over two columns: loss and BLEU
         columns=[(run.label, "text") for run in reported],
         starts=list(_starts(reported)),
-        troubles=list(_troubles(reported)),
+        skipped_updates=list(_skipped_updates(reported)),
         best_validation=_best,
         next_command=next_command,
         duration_text=duration_text,
         size_text=size_text,
         time_text=time_text,
-        no_value=_NONE,
+        no_value=_NO_VALUE,
         dashes=_DASHES,
         thinning_columns=THINNING_COLUMNS,
         command=command,
@@ -254,17 +254,14 @@ def _validation_rows(reported: Sequence[ReportedRun]) -> list[tuple[int, list[Va
 
     There are about two dozen rows. They are spread evenly, and include the best and the last validation of each run.
     """
-    by_update: dict[int, dict[int, ValidationPoint]] = {}
-    chosen_updates: set[int] = set()
-    for shown in reported:
-        for point in shown.history.validations:
-            by_update.setdefault(point.measured.update, {})[shown.style] = point
-        chosen = (_best(shown, "bleu"), _best(shown, "loss"), *shown.history.validations[-1:])
-        chosen_updates |= {point.measured.update for point in chosen if point is not None}
-    updates = sorted(by_update)
+    by_run = [{point.measured.update: point for point in shown.history.validations} for shown in reported]
+    updates = sorted(set(chain(*by_run)))
     step = math.ceil(len(updates) / _MAX_ROWS) or 1
-    kept = sorted({*updates[step - 1 :: step], *chosen_updates})
-    return [(update, [by_update[update].get(shown.style) for shown in reported]) for update in kept]
+    kept = set(updates[step - 1 :: step])
+    for shown in reported:
+        chosen = (_best(shown, "bleu"), _best(shown, "loss"), *shown.history.validations[-1:])
+        kept |= {point.measured.update for point in chosen if point is not None}
+    return [(update, [points.get(update) for points in by_run]) for update in sorted(kept)]
 
 
 def _samples(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
@@ -327,13 +324,13 @@ def _settings(reported: Sequence[ReportedRun]) -> tuple[list[_Setting], list[_Se
             values = [_setting_text(recipe, path) for recipe in recipes]
             add(dotted_key(path), values, default=_setting_text(default, path))
     initial_models = [shown.run.record.init_from for shown in reported]
-    add("--init-from", [_NONE if model is None else model.path for model in initial_models], default=_NONE)
+    add("--init-from", [_NO_VALUE if model is None else model.path for model in initial_models], default=_NO_VALUE)
     return different, common
 
 
 def _setting_text(recipe: Mapping[tuple[str, ...], Any], path: tuple[str, ...]) -> str:
     if path not in recipe:
-        return _NONE
+        return _NO_VALUE
     value = recipe[path]
     return value if isinstance(value, str) else json.dumps(value)
 
@@ -346,7 +343,7 @@ def _starts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
             compiled = ", compiled" if hardware.get("is_compiled") else ""
             yield {
                 "run": shown,
-                "time": start.get("time", _NONE),
+                "time": start.get("time", _NO_VALUE),
                 "update": start["update"],
                 "hardware": f"{hardware.get('devices')} x {hardware.get('device')}{compiled}",
                 "threads": hardware.get("threads"),
@@ -355,7 +352,7 @@ def _starts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
             }
 
 
-def _troubles(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
+def _skipped_updates(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
     """The newest skipped updates of each run."""
     for shown in reported:
         skipped = shown.history.skipped
