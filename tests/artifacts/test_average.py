@@ -290,7 +290,7 @@ def test_every_weight_is_the_mean_and_all_else_is_the_last_model_s(models: list[
         assert torch.equal(tensor, ((first[name].double() + second[name].double()) / 2).float())
     config = load_saved_config(tmp_path / "mean")
     assert (config.updates, config.validation, config.average_losses, config.imported_from) == ([], [], None, None)
-    facts = dict(_model_facts(describe_model(tmp_path / "mean") | {"reference": "mean"}))
+    facts = dict(_model_facts(describe_model(tmp_path / "mean"), name="mean"))
     assert facts["weights"] == "imported from another program or an average of models"
     assert config.recipe == load_saved_config(models[1]).recipe
     card = (tmp_path / "mean" / "README.md").read_text(encoding="utf-8")

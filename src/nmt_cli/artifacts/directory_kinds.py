@@ -1,4 +1,4 @@
-"""The kind of a directory of ours: a model, a run, a checkpoint or prepared data; and what to type for another one."""
+"""The kind of a path: a model, run, checkpoint or prepared data of ours, or a Marian model; and hints for others."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import shlex
 from collections.abc import Mapping
 from os.path import isfile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from nmt_cli.artifacts.manifest import CONFIG, MANIFEST, RUN_FILE
 from nmt_cli.errors import ModelError, nearest_word
 
-OWNER_AND_NAME = "a model on the hub is named OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de"
-Kind = Literal["model", "run", "checkpoint", "data"]
-_USUAL_FOLDERS: Mapping[Kind, Path] = {"model": Path("models"), "run": Path("runs"), "data": Path("data")}
+HUB_NAME_HINT = "a model on the hub is named OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de"
+DirectoryKind = Literal["model", "run", "checkpoint", "data"]
+_USUAL_FOLDERS: Mapping[DirectoryKind, Path] = {"model": Path("models"), "run": Path("runs"), "data": Path("data")}
 _MARIAN_FILES = ("config.json", "vocab.json", "source.spm")  # of Hugging Face's form
 
 
-def kind_of(path: Path) -> Kind | None:
+def kind_of(path: Path) -> DirectoryKind | None:
     """The kind of a directory of ours, by its manifest, or by its files if the manifest is lost; otherwise None."""
     try:
         content = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         content = None
-    kinds: dict[str, Kind] = {"model": "model", "checkpoint": "checkpoint", "prepared data": "data"}
+    kinds: dict[str, DirectoryKind] = {"model": "model", "checkpoint": "checkpoint", "prepared data": "data"}
     if isfile(path / RUN_FILE):  # false in a directory that this user may not enter
         return "run"
     if isinstance(content, dict) and (kind := kinds.get(str(content.get("kind")))):
@@ -36,12 +36,12 @@ def kind_of(path: Path) -> Kind | None:
     return "data" if isfile(path / "train.source.ids") else None
 
 
-def directories_in(folder: Path, *kinds: Kind) -> list[Path]:
+def directories_in(folder: Path, *kinds: DirectoryKind) -> list[Path]:
     """The directories of these kinds that lie directly in a folder; none for any other path."""
     return sorted(child for child in folder.glob("[!.]*") if kind_of(child) in kinds)  # .NAME.partial is none
 
 
-def did_you_mean(path: Path, *kinds: Kind) -> str:
+def did_you_mean(path: Path, *kinds: DirectoryKind) -> str:
     """The beginning of a hint, with the directory of these kinds whose name is nearest; empty if none is near.
 
     It lies beside the path or in the usual folders of these kinds.
@@ -62,7 +62,7 @@ def check_is_model(path: Path) -> None:
     hint = "nmt average runs/NAME makes a model directory of a run"
     if not path.exists():
         message = f"there is no model directory {path}"
-        hint = did_you_mean(path, "model", "run") + f"check the path; {OWNER_AND_NAME}"
+        hint = did_you_mean(path, "model", "run") + f"check the path; {HUB_NAME_HINT}"
     elif kind is not None:
         message = f"{path} is {'prepared data' if kind == 'data' else f'a {kind}'}, not a model directory"
         hint = hint if kind == "data" else f"make a model of it: nmt average {quoted} -o MODEL"
@@ -94,7 +94,7 @@ def _is_marian(path: Path) -> bool:
     if isfile(path):
         return path.suffix == ".npz"
     if isfile(config := path / "config.json"):
-        return bool(model_type(config) == "marian")
+        return model_type(config) == "marian"
     return any(path.glob("*.npz"))
 
 
@@ -107,10 +107,10 @@ def import_command(path: Path) -> str:
     return f"nmt import {shlex.quote(str(path))}{languages} -o {shlex.quote(str(other))}{reason}"
 
 
-def model_type(config: Path) -> Any:
+def model_type(config: Path) -> object:
     """The type of model that a config.json of Hugging Face names; None if it names none, or cannot be read."""
     try:
         content = json.loads(config.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return None
     return content.get("model_type") if isinstance(content, dict) else None

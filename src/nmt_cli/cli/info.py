@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, assert_never
 
 import typer
 
 from nmt_cli.cli.arguments import DebugOption, JsonOption, QuietOption
 from nmt_cli.cli.printing import print_facts, print_json, print_table
 from nmt_cli.console import duration_text, size_text, time_text
-from nmt_cli.errors import DataError, ModelError, NmtError
+from nmt_cli.errors import ModelError, NmtError
 
 _MAX_INPUTS = 10
 _NO_VALUE = "-"
@@ -39,26 +39,38 @@ def info(
     Example: nmt info runs/base
     """
     from nmt_cli.artifacts.directory_kinds import directories_in, kind_of
-    from nmt_cli.artifacts.info import describe_checkpoint, describe_model
+    from nmt_cli.artifacts.info import describe_checkpoint, describe_model, describe_run
+    from nmt_cli.artifacts.run import open_run
+    from nmt_cli.dataset.data_manifest import describe_data
 
-    kind, reference = kind_of(path), str(path)
+    kind, name = kind_of(path), str(path)
     if kind is None and (runs := directories_in(path, "run")):
         _print_runs(path, runs, as_json=as_json)
         return
     if kind is None:
-        path, reference = _cached_hub_model(path)
+        path, name = _cached_hub_model(path)
         kind = "model"
-    describe, facts_of = {
-        "model": (describe_model, _model_facts),
-        "run": (_describe_run, _run_facts),
-        "checkpoint": (describe_checkpoint, _checkpoint_facts),
-        "data": (_describe_data, _data_facts),
-    }[kind]
-    description = describe(path)
+    facts: Facts
+    match kind:
+        case "model":
+            description = describe_model(path)
+            facts = _model_facts(description, name=name)
+        case "run":
+            run = open_run(path)
+            description = describe_run(run, history=run.history())
+            facts = _run_facts(description)
+        case "checkpoint":
+            description = describe_checkpoint(path)
+            facts = _checkpoint_facts(description)
+        case "data":
+            description = describe_data(path)
+            facts = _data_facts(description)
+        case other:
+            assert_never(other)
     if as_json:
         print_json(description)
     else:
-        print_facts(facts_of(description | {"reference": reference}))
+        print_facts(facts)
 
 
 def _print_runs(folder: Path, runs: list[Path], *, as_json: bool) -> None:
@@ -80,7 +92,7 @@ def _print_runs(folder: Path, runs: list[Path], *, as_json: bool) -> None:
 
 def _run_row(run: dict[str, Any]) -> tuple[str, ...]:
     if run["state"] == "damaged":
-        return (run["name"], "", run["problem"], *[""] * (len(_RUN_COLUMNS) - 3))
+        return (run["name"], "", run["problem"], "", "", "", "", "")
     return (
         run["name"],
         run["corpus"],
@@ -93,51 +105,21 @@ def _run_row(run: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _describe_run(path: Path) -> dict[str, Any]:
-    from nmt_cli.artifacts.info import describe_run
-    from nmt_cli.artifacts.run import open_run
-
-    run = open_run(path)
-    return describe_run(run, history=run.history())
-
-
-def _describe_data(path: Path) -> dict[str, Any]:
-    """Prepared data: languages, splits with counts and lengths, tokenizers, inputs, size in bytes, damage."""
-    from nmt_cli.dataset.data_manifest import PREPARE_AGAIN, read_manifest
-    from nmt_cli.files import read_json
-
-    manifest = read_manifest(path)
-    damaged_files = [name for name, size in manifest.files.items() if _size_of(path / name) != size]
-    try:
-        lengths = _length_statistics(read_json(path / "report.json", error=DataError, hint=PREPARE_AGAIN))
-    except DataError:
-        lengths = None
-        damaged_files.append("report.json")
-    return {
-        "kind": "data",
-        "path": str(path),
-        **manifest.model_dump(
-            mode="json", include={"name", "nmt_version", "languages", "shared_vocabulary", "tokenizers", "splits"}
-        ),
-        "lengths": lengths,
-        "inputs": [record.model_dump(mode="json") for record in manifest.inputs],
-        "corpus": manifest.corpus,
-        "bytes": sum(manifest.files.values()),
-        "damage": f"missing, cut short or changed: {', '.join(damaged_files)}" if damaged_files else None,
-    }
-
-
-def _model_facts(model: dict[str, Any]) -> Facts:
+def _model_facts(model: dict[str, Any], *, name: str) -> Facts:
+    """The facts of a model that the user calls `name`."""
     vocabulary, recipe = model["vocabulary"], model["recipe"]
     updates = [f"{update:,}" for update in model["updates"]]
-    of_updates = f"average of {len(updates)} checkpoints: updates " if len(updates) > 1 else "update "
     yield "model", f"{model['name']}, {_languages_text(model)}"
     yield "directory", f"{model['path']}, {size_text(model['bytes'])}, written by nmt {model['nmt_version']}"
     yield "parameters", _parameters_text(model["parameters"])
     yield "architecture", _architecture_text(recipe["model"])
     yield "vocabulary", _pieces_text(vocabulary["source"], vocabulary["target"], is_shared=vocabulary["shared"])
-    origin = "imported from another program" + ("" if model["imported_from"] else " or an average of models")
-    yield "weights", of_updates + ", ".join(updates) if updates else origin
+    origin = f"update {''.join(updates)}"
+    if len(updates) > 1:
+        origin = f"average of {len(updates)} checkpoints: updates {', '.join(updates)}"
+    elif not updates:
+        origin = "imported from another program" + ("" if model["imported_from"] else " or an average of models")
+    yield "weights", origin
     if lines := model["trained_lines"]:
         longest, share = lines["usual_longest"], lines["several_sentences"]
         yield "trained on", f"source lines of up to {longest:,} pieces (99 %), {share:.1%} of several sentences"
@@ -150,7 +132,7 @@ def _model_facts(model: dict[str, Any]) -> Facts:
     if model["license"]:
         yield "licence", model["license"]
     yield "search", f"beam {recipe['decoding']['beam']}, length penalty {recipe['decoding']['length_penalty']}"
-    yield _damage_fact(model) or ("use", f"nmt decode -m {shlex.quote(model['reference'])} < input.txt > output.txt")
+    yield _damage_fact(model) or ("use", f"nmt decode -m {shlex.quote(name)} < input.txt > output.txt")
 
 
 def _run_facts(run: dict[str, Any]) -> Facts:
@@ -244,11 +226,11 @@ def _cached_hub_model(path: Path) -> tuple[Path, str]:
 
 def _unknown_path_error(path: Path) -> ModelError:
     """The error for a path that nmt did not write, with the nearest name."""
-    from nmt_cli.artifacts.directory_kinds import OWNER_AND_NAME, did_you_mean
+    from nmt_cli.artifacts.directory_kinds import HUB_NAME_HINT, did_you_mean
 
     if not path.exists():
         near = did_you_mean(path, "data", "model", "run", "checkpoint")
-        hint = f"{near}name a model, a run, a checkpoint or prepared data; {OWNER_AND_NAME}"
+        hint = f"{near}name a model, a run, a checkpoint or prepared data; {HUB_NAME_HINT}"
         return ModelError(f"there is no {path}", where=str(path), hint=hint)
     looked_for = "config.yaml (a model), run.json (a run) or manifest.json (a checkpoint, prepared data)"
     message = f"{path} is a file" if path.is_file() else f"{path} is nothing that nmt wrote: it has no {looked_for}"
@@ -277,19 +259,3 @@ def _pieces_text(source: int, target: int, *, is_shared: bool) -> str:
 
 def _parameters_text(parameters: int | None) -> str:
     return "unknown: model.safetensors cannot be read" if parameters is None else f"{parameters:,}"
-
-
-def _length_statistics(report: dict[str, Any]) -> dict[str, Any]:
-    """By split, side and unit (words, pieces without EOS): mean, percentiles and maximum, without the histogram."""
-    keys = ("mean", "p50", "p90", "p99", "max")
-    return {
-        split: {
-            side: {unit: {key: facts[unit][key] for key in keys} for unit in ("words", "pieces")}
-            for side, facts in sides.items()
-        }
-        for split, sides in report["splits"].items()
-    }
-
-
-def _size_of(path: Path) -> int | None:
-    return path.stat().st_size if path.is_file() else None

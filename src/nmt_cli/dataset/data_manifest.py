@@ -101,3 +101,35 @@ def read_manifest(directory: Path) -> Manifest:
         return Manifest.model_validate(values)
     except ValidationError as error:
         raise DataError(f"{MANIFEST} is damaged: {first_mistake(error)}", where=file, hint=PREPARE_AGAIN) from None
+
+
+def describe_data(directory: Path) -> dict[str, Any]:
+    """Prepared data for `nmt info`: languages, splits, tokenizers, lengths, inputs, size in bytes, damage.
+
+    The lengths, by split, side and unit (words, pieces without EOS), are those of report.json without its histograms.
+    """
+    manifest, keys = read_manifest(directory), ("mean", "p50", "p90", "p99", "max")
+    sizes = {name: (directory / name).stat().st_size for name in manifest.files if (directory / name).is_file()}
+    damaged_files = [name for name, size in manifest.files.items() if sizes.get(name) != size]
+    lengths = None
+    try:
+        splits = read_json(directory / "report.json", error=DataError, hint=PREPARE_AGAIN)["splits"]
+        lengths = {
+            split: {
+                side: {unit: {key: facts[unit][key] for key in keys} for unit in ("words", "pieces")}
+                for side, facts in sides.items()
+            }
+            for split, sides in splits.items()
+        }
+    except DataError:
+        damaged_files.append("report.json")
+    fields = {"name", "nmt_version", "languages", "shared_vocabulary", "tokenizers", "splits"}
+    return {
+        "kind": "data",
+        "path": str(directory),
+        **manifest.model_dump(mode="json", include=fields),
+        "lengths": lengths,
+        **manifest.model_dump(mode="json", include={"inputs", "corpus"}),
+        "bytes": sum(manifest.files.values()),
+        "damage": f"missing, cut short or changed: {', '.join(damaged_files)}" if damaged_files else None,
+    }
