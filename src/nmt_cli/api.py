@@ -15,7 +15,7 @@ from typing import Self, overload
 from nmt_cli.decoding.engine import open_engine
 from nmt_cli.decoding.translator import LineTranslator
 from nmt_cli.errors import DataError, UsageError
-from nmt_cli.interchange.hub_models import find_model
+from nmt_cli.interchange.find_model import find_model
 from nmt_cli.scoring.metrics import (
     METRICS_BY_NAME,
     MOSES_METRICS,

@@ -16,7 +16,7 @@ import torch
 from nmt_cli.hub import HubName, hub_name
 from tests.hub import COMMIT, Hub, serve
 from tests.interchange.builders import edit_json, english, write_marian
-from tests.interchange.hub_models import NAME, Machine, write_hub
+from tests.interchange.find_model import NAME, Machine, write_hub
 from tests.interchange.test_importing import Malicious
 from tests.serving.servers import Server
 from tests.training.tiny import parallel_text
@@ -189,6 +189,9 @@ def test_a_damaged_model_in_the_cache_is_imported_again(machine: Machine) -> Non
     assert machine.nmt("decode", "-m", NAME, text="a\n").returncode == 0
     weights = machine.models / NAME / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
+    told = machine.nmt("info", NAME)  # which imports nothing
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "\ndamage       model.safetensors is cut short" in told.stdout
     again = machine.nmt("decode", "-m", NAME, text="a\n")
     assert again.returncode == 0
     assert (

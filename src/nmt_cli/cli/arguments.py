@@ -68,7 +68,7 @@ def find_models(paths: Sequence[Path] | None) -> list[Path]:
     from nmt_cli.artifacts.directory_kinds import check_is_model
     from nmt_cli.artifacts.run import model_of_latest_run
     from nmt_cli.console import show_progress
-    from nmt_cli.interchange.hub_models import find_model
+    from nmt_cli.interchange.find_model import find_model
 
     if not paths:
         models = [model_of_latest_run(Path("runs"))]

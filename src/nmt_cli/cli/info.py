@@ -210,18 +210,17 @@ def _damage_fact(description: dict[str, Any]) -> tuple[str, str] | None:
 
 def _cached_hub_model(path: Path) -> tuple[Path, str]:
     """The model directory of a name on the hub, in the cache, and the name; ModelError if there is none."""
+    from nmt_cli.artifacts.directory_kinds import kind_of
     from nmt_cli.hub import hub_name
-    from nmt_cli.interchange.hub_models import cached_model
 
     name = hub_name(path)
     if name is None:
         raise _unknown_path_error(path)
-    model = cached_model(name)
-    if model is None:
+    if kind_of(name.folder) != "model":
         message = f"there is no {path} here, and no model of that name of the hub is in the cache"
         hint = f"check the path; nmt decode -m {shlex.quote(str(path))} downloads a model of the hub"
         raise ModelError(message, where=str(path), hint=hint)
-    return model, str(name)
+    return name.folder, str(name)
 
 
 def _unknown_path_error(path: Path) -> ModelError:

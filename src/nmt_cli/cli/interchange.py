@@ -100,7 +100,7 @@ def import_(
     from nmt_cli.artifacts.directory_kinds import check_is_marian
     from nmt_cli.artifacts.model_directory import check_replaceable
     from nmt_cli.hub import hub_name
-    from nmt_cli.interchange.hub_models import import_from_hub
+    from nmt_cli.interchange.find_model import import_from_hub
     from nmt_cli.recipe.schema import LanguagePair
 
     check_replaceable(output, overwrite=overwrite)

@@ -82,7 +82,7 @@ def train(
     from nmt_cli.devices import TRAINING_SPINS, bound_spinning
 
     bound_spinning(TRAINING_SPINS)
-    from nmt_cli.interchange.hub_models import find_model
+    from nmt_cli.interchange.find_model import find_model
     from nmt_cli.recipe.loading import resolve_recipe
 
     with _as_one_of_several_ranks():

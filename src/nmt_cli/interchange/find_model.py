@@ -1,8 +1,8 @@
-"""Models of the Hugging Face hub by name: downloaded, imported and verified once, then kept in the cache of nmt.
+"""The model directory that a user names: by a path, by a run, or by a name on the Hugging Face hub.
 
-There are two caches. The hub's cache has the files that the hub's library downloads; other programs use it too. The
-cache of nmt has a model directory for each name: models/OWNER/NAME. A model in the cache of nmt needs no network, and
-neither torch nor the hub's library.
+A model of the hub is downloaded, imported and verified once. There are two caches. The hub's cache has the files that
+the hub's library downloads; other programs use it too. The cache of nmt has a model directory for each name:
+models/OWNER/NAME. A model in the cache of nmt needs no network, and neither torch nor the hub's library.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import shlex
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,18 +50,8 @@ def find_model(given: str | Path, *, show_progress: ShowProgress) -> Path:
     name = hub_name(given)
     if name is None:
         return path
-    return cached_model(name) or _import_into_cache(name, show_progress=show_progress)
-
-
-def cached_model(name: HubName) -> Path | None:
-    """The model directory of a name on the hub if the cache of nmt has it, undamaged; else None."""
-    if kind_of(name.folder) != "model":
-        return None
-    try:
-        verify_files(name.folder, error=ModelError, hint="", names_to_hash=())
-    except ModelError as error:
-        logger.warning("%s in the cache is damaged, and is imported again: %s", name, error.message)
-        return None
+    if not _is_cached(name):
+        _import_into_cache(name, show_progress=show_progress)
     return name.folder
 
 
@@ -77,15 +67,29 @@ def import_from_hub(
     from nmt_cli.interchange.importing import import_marian
 
     origin = f"{name.repository}@{folder.name}"
-    with _errors_naming(name, folder):
+    try:
         return import_marian(folder, output, languages=languages, imported_from=origin, overwrite=overwrite)
+    except NmtError as error:
+        raise _with_name_of_hub(error, name, folder) from None
 
 
-def _import_into_cache(name: HubName, *, show_progress: ShowProgress) -> Path:
-    """Import the model into the cache of nmt, unless another process does so first; its model directory there."""
+def _is_cached(name: HubName) -> bool:
+    """Whether the cache of nmt has the model, undamaged; a warning tells why it is to be imported again."""
+    if kind_of(name.folder) != "model":
+        return False
+    try:
+        verify_files(name.folder, error=ModelError, hint="", names_to_hash=())
+    except ModelError as error:
+        logger.warning("%s in the cache is damaged, and is imported again: %s", name, error.message)
+        return False
+    return True
+
+
+def _import_into_cache(name: HubName, *, show_progress: ShowProgress) -> None:
+    """Import the model into the cache of nmt, unless another process does so first."""
     with cache_lock(name.folder):
-        if (model := cached_model(name)) is not None:
-            return model
+        if _is_cached(name):
+            return
         shutil.rmtree(name.folder, ignore_errors=True)
         try:
             imported = import_from_hub(name, name.folder, languages=None, overwrite=False, show_progress=show_progress)
@@ -97,7 +101,6 @@ def _import_into_cache(name: HubName, *, show_progress: ShowProgress) -> Path:
     if imported.agreement is None:
         logger.info("%s: %s", name, imported.comparison)
     logger.info("%s: imported, and kept in %s", name, name.folder)
-    return name.folder
 
 
 def _download(name: HubName, *, progress: Progress | None) -> Path:
@@ -140,19 +143,13 @@ def _check_is_marian(name: HubName, folder: Path) -> None:
             raise ModelError(f"{name} on the hub has no {file}", where=name.page, hint=hint)
 
 
-@contextmanager
-def _errors_naming(name: HubName, folder: Path) -> Iterator[None]:
-    """Errors in the block name the model on the hub, not its `folder` in the hub's cache."""
+def _with_name_of_hub(error: NmtError, name: HubName, folder: Path) -> NmtError:
+    """An error of the import that names the model on the hub, not its `folder` in the hub's cache."""
     from nmt_cli.interchange.marian_model import FETCH_AGAIN
 
-    try:
-        yield
-    except NmtError as error:
-        if str(folder) not in f"{error.message} {error.where}":
-            raise
-        hint = error.hint
-        if hint.startswith(FETCH_AGAIN):
-            model_in_hub_cache = shlex.quote(str(folder.parents[1]))
-            hint = f"download it again: rm -r {model_in_hub_cache}, then the same command; or take another model"
-        message, where = (text.replace(str(folder), str(name)) for text in (error.message, str(error.where)))
-        raise type(error)(message, where=where, hint=hint, setting=error.setting) from None
+    hint = error.hint
+    if hint.startswith(FETCH_AGAIN):
+        model_in_hub_cache = shlex.quote(str(folder.parents[1]))
+        hint = f"download it again: rm -r {model_in_hub_cache}, then the same command; or take another model"
+    message, where = (text.replace(str(folder), str(name)) for text in (error.message, error.where or ""))
+    return type(error)(message, where=where or None, hint=hint, setting=error.setting)
