@@ -17,7 +17,7 @@ from tests.docs.pages import ROOT
 from tests.docs.programs import environment, write_downloads, write_programs, write_text
 from tests.forks import Forked
 from tests.hub import COMMIT
-from tests.interchange.find_model import NAME, write_opus
+from tests.interchange.hub_models import NAME, write_opus
 
 _SECONDS = 600
 

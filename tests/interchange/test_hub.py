@@ -16,7 +16,7 @@ import torch
 from nmt_cli.hub import HubName, hub_name
 from tests.hub import COMMIT, Hub, serve
 from tests.interchange.builders import edit_json, english, write_marian
-from tests.interchange.find_model import NAME, Machine, write_hub
+from tests.interchange.hub_models import NAME, Machine, write_hub
 from tests.interchange.test_importing import Malicious
 from tests.serving.servers import Server
 from tests.training.tiny import parallel_text
