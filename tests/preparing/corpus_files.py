@@ -15,7 +15,7 @@ from nmt_cli.preparing.chunks import Chunk
 from nmt_cli.preparing.corpus import LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files, load_corpus
 from nmt_cli.preparing.pipeline import Plan, PreparationResult, prepare
-from nmt_cli.preparing.sources.base import LocalPairs, Split
+from nmt_cli.preparing.sources.base import LocalSource, Split
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
 Pairs = Sequence[tuple[str, str]]
@@ -84,7 +84,7 @@ def silent(stage: str, done: int, total: int | None) -> None:
     """A progress that shows nothing."""
 
 
-def read_chunks(sources: Sequence[LocalPairs]) -> Iterator[Chunk]:
+def read_chunks(sources: Sequence[LocalSource]) -> Iterator[Chunk]:
     """The pairs of sources, one after another, as text."""
     for source in sources:
         yield from source.read()

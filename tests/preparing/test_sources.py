@@ -18,7 +18,7 @@ from nmt_cli.preparing.chunks import Chunk
 from nmt_cli.preparing.corpus import AnySource, Corpus, LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.inputs import fetch_inputs, find_local_inputs
-from nmt_cli.preparing.sources.base import CorpusContext, CorpusLanguages, LocalPairs
+from nmt_cli.preparing.sources.base import CorpusContext, CorpusLanguages, LocalSource
 from nmt_cli.preparing.sources.hub import HubSource
 from nmt_cli.preparing.sources.jsonl_parquet import JsonlSource, ParquetSource
 from nmt_cli.preparing.sources.text import TextSource, name_without_endings
@@ -47,7 +47,7 @@ HUB_PAIRS = invented_pairs(420, seed=9)
 SPLITS = ("train", "validation")
 
 
-def local(source: AnySource, folder: Path) -> list[LocalPairs]:
+def local(source: AnySource, folder: Path) -> list[LocalSource]:
     corpus = Corpus(name="x", languages=EN_DE, train=[source], valid=[source])
     return fetch_inputs(LocatedCorpus(corpus, folder), progress=silent).sources["train"]
 

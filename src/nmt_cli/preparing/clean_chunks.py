@@ -21,7 +21,7 @@ from nmt_cli.dataset.prepared_data import SIDES
 from nmt_cli.errors import DataError
 from nmt_cli.files import write_file
 from nmt_cli.preparing.chunks import Chunk
-from nmt_cli.preparing.sources.base import LocalPairs
+from nmt_cli.preparing.sources.base import LocalSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class NumberedChunk:
     chunk: Chunk
 
 
-def read_chunks(sources: Sequence[LocalPairs], *, limit: int | None) -> Iterator[NumberedChunk]:
+def read_chunks(sources: Sequence[LocalSource], *, limit: int | None) -> Iterator[NumberedChunk]:
     """The first `limit` pairs of sources in chunks, whose content depends on the sources alone."""
     number, pairs_left = 0, sys.maxsize if limit is None else limit
     for index, source in enumerate(sources):

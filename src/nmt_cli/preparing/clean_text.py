@@ -30,7 +30,7 @@ from nmt_cli.preparing.cleaning.held_out import HeldOutIndex, overlap, read_held
 from nmt_cli.preparing.cleaning.rules import CleaningRules
 from nmt_cli.preparing.cleaning.selection import choose_copies, set_aside, source_and_pair_digests
 from nmt_cli.preparing.corpus import CleaningConfig, Corpus
-from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Pairs, Split
+from nmt_cli.preparing.sources.base import CorpusLanguages, LocalSource, Pairs, Split
 from nmt_cli.processes import FEWER_WORKERS_HINT, worker_pool
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class CleanText:
 
 def clean(
     corpus: Corpus,
-    sources: Mapping[Split, Sequence[LocalPairs]],
+    sources: Mapping[Split, Sequence[LocalSource]],
     directory: Path,
     *,
     num_workers: int,
@@ -99,7 +99,7 @@ def clean(
     dropped_pairs.check_some_left(by_source, corpus.cleaning, num_left=sum(map(len, chunks)))
 
 
-def select(corpus: Corpus, sources: Mapping[Split, Sequence[LocalPairs]], cleaned: Path, directory: Path) -> None:
+def select(corpus: Corpus, sources: Mapping[Split, Sequence[LocalSource]], cleaned: Path, directory: Path) -> None:
     """Select the pairs to train on, and those that are set aside for the splits without sources; count it all."""
     train, languages = sources["train"], corpus.languages
     held_out: dict[str, Pairs] = {split: read_pairs(split, cleaned, languages=languages) for split in corpus.held_out}

@@ -15,7 +15,7 @@ from nmt_cli.dataset.data_manifest import InputRecord
 from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
 from nmt_cli.preparing.corpus import LocatedCorpus
-from nmt_cli.preparing.sources.base import LocalPairs, Split, empty_error
+from nmt_cli.preparing.sources.base import LocalSource, Split, empty_error
 from nmt_cli.text_encoding import is_unicode
 
 # Raised when the same inputs and settings give other token files than before.
@@ -26,7 +26,7 @@ _PIPELINE_VERSION = 4
 class FetchedInputs:
     """The sources of each split as local files, in reading order, and a record of every file."""
 
-    sources: dict[Split, list[LocalPairs]]
+    sources: dict[Split, list[LocalSource]]
     records: list[InputRecord]
 
 
@@ -55,11 +55,11 @@ def fetch_inputs(located: LocatedCorpus, *, progress: Progress, newer_than: floa
     fetched = FetchedInputs({split: [] for split in corpus.splits}, [])
     for split in corpus.splits:
         pairs_left = corpus.limit if split == "train" else None
-        for pairs in (pairs for source in corpus.sources(split) for pairs in source.fetch(context, progress=progress)):
-            fetched.sources[split].append(pairs)
-            fetched.records.extend(_input_record(split, name, path) for name, path in pairs.inputs)
+        for local in (local for source in corpus.sources(split) for local in source.fetch(context, progress=progress)):
+            fetched.sources[split].append(local)
+            fetched.records.extend(_input_record(split, name, path) for name, path in local.inputs)
             if pairs_left is not None:
-                pairs_left -= pairs.count(most=pairs_left)
+                pairs_left -= local.count(most=pairs_left)
                 if pairs_left == 0:
                     break
     return fetched

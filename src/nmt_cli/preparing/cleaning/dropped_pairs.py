@@ -26,7 +26,7 @@ from nmt_cli.preparing.cleaning.rules import (
     DroppedPairs,
 )
 from nmt_cli.preparing.corpus import CleaningConfig
-from nmt_cli.preparing.sources.base import LocalPairs
+from nmt_cli.preparing.sources.base import LocalSource
 from nmt_cli.text_encoding import (
     DECODE_TWICE,
     DOUBLE_ENCODED,
@@ -62,12 +62,12 @@ class SourceCounts:
         return max(self.counts.dropped.items(), key=lambda item: item[1].count)
 
 
-def count_by_source(chunks: Sequence[CleanChunk], local_pairs: Sequence[LocalPairs]) -> list[SourceCounts]:
+def count_by_source(chunks: Sequence[CleanChunk], sources: Sequence[LocalSource]) -> list[SourceCounts]:
     """The counts of each local source; a source after `limit` pairs has counts of 0."""
     by_source = []
-    for number, pairs in enumerate(local_pairs, start=1):
-        name = f"{pairs.origin} (training file {number} of {len(local_pairs)})"
-        by_source.append(SourceCounts(name, files=[file for _, file in pairs.inputs]))
+    for number, source in enumerate(sources, start=1):
+        name = f"{source.origin} (training file {number} of {len(sources)})"
+        by_source.append(SourceCounts(name, files=[file for _, file in source.inputs]))
     for chunk in chunks:
         source_counts = by_source[chunk.facts["source"]]
         source_counts.counts.add(CleaningCounts.from_json(chunk.facts["counts"]))
@@ -94,13 +94,13 @@ def count_as_dropped(indices: NDArray[np.int64], reason: str, chunk: CleanChunk,
     counts.dropped[reason].count += len(indices[num_examples:])
 
 
-def check_first_encoding(chunk: Chunk, pairs: LocalPairs) -> None:
+def check_first_encoding(chunk: Chunk, source: LocalSource) -> None:
     """Raise DataError if pairs of the first chunk of a source are lost as `check_encodings` says."""
     counts = CleaningCounts(read=len(chunk))
     for index, (src, tgt) in enumerate(zip(chunk.src, chunk.tgt, strict=True)):
         if not is_unicode(src + tgt):
             counts.drop(NOT_UTF8, chunk.where(index, side=int(is_unicode(src))), src, tgt)
-    check_encodings([SourceCounts(pairs.origin, counts, [file for _, file in pairs.inputs])])
+    check_encodings([SourceCounts(source.origin, counts, [file for _, file in source.inputs])])
 
 
 def check_encodings(by_source: Sequence[SourceCounts]) -> None:

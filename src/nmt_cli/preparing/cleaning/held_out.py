@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from nmt_cli.dataset.prepared_data import text_lines
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import Chunk
-from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Pairs, Split
+from nmt_cli.preparing.sources.base import CorpusLanguages, LocalSource, Pairs, Split
 from nmt_cli.text_encoding import files_not_utf8, is_unicode, latin1_hint
 from nmt_cli.tokenization.tokenizer import normalize_spaces
 
@@ -75,7 +75,7 @@ def overlap(splits: Mapping[str, Pairs], found: Iterable[FoundLines]) -> dict[st
     }
 
 
-def read_held_out(sources: Sequence[LocalPairs], split: Split) -> Iterator[tuple[str, str]]:
+def read_held_out(sources: Sequence[LocalSource], split: Split) -> Iterator[tuple[str, str]]:
     """The pairs of the sources, but for units without a translation, which the log counts.
 
     DataError for the first pair that cannot be kept.
@@ -107,7 +107,7 @@ def read_pairs(split: Split, directory: Path, *, languages: CorpusLanguages) -> 
     return list(zip(src, tgt, strict=True))
 
 
-def _check_can_be_kept(chunk: Chunk, index: int, src: str, tgt: str, *, source: LocalPairs, split: Split) -> None:
+def _check_can_be_kept(chunk: Chunk, index: int, src: str, tgt: str, *, source: LocalSource, split: Split) -> None:
     """Raise DataError if a pair is malformed, not Unicode, or has a line break."""
     side, fix = 0, "mend that line: all lines of validation and test text are kept, none is cleaned away"
     if index in chunk.malformed:

@@ -21,7 +21,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.languages import NO_LANGUAGE, are_close, language_identifier, short_code
 from nmt_cli.preparing.clean_chunks import CleanChunk
 from nmt_cli.preparing.cleaning.rules import make_printable
-from nmt_cli.preparing.sources.base import SPLIT_NAMES, CorpusLanguages, LocalPairs, Pairs, Split
+from nmt_cli.preparing.sources.base import SPLIT_NAMES, CorpusLanguages, LocalSource, Pairs, Split
 from nmt_cli.text_encoding import COMPOSE, DECODE_TWICE, DOUBLE_ENCODED, conversion, copy_command, find_decomposed
 from nmt_cli.tokenization.pieces import piece_mark_in_text, sign_of_tokenisation
 
@@ -69,7 +69,7 @@ class TextSide:
 
 
 def training_sides(
-    samples: Mapping[int, Pairs], sources: Sequence[LocalPairs], languages: CorpusLanguages
+    samples: Mapping[int, Pairs], sources: Sequence[LocalSource], languages: CorpusLanguages
 ) -> Iterator[TextSide]:
     """Both sides of the training text, as one text per source; `samples` are pairs by the index of their source."""
     for index, pairs in samples.items():
@@ -78,7 +78,7 @@ def training_sides(
 
 
 def held_out_sides(
-    splits: Mapping[str, Pairs], sources: Mapping[Split, Sequence[LocalPairs]], languages: CorpusLanguages
+    splits: Mapping[str, Pairs], sources: Mapping[Split, Sequence[LocalSource]], languages: CorpusLanguages
 ) -> Iterator[TextSide]:
     """Both sides of the validation and of the test text; long text is sampled evenly."""
     for split, name in SPLIT_NAMES.items():
@@ -88,7 +88,7 @@ def held_out_sides(
             yield from text_sides(f"the {name} text", pairs, languages, source=source)
 
 
-def text_sides(name: str, pairs: Pairs, languages: CorpusLanguages, *, source: LocalPairs | None) -> list[TextSide]:
+def text_sides(name: str, pairs: Pairs, languages: CorpusLanguages, *, source: LocalSource | None) -> list[TextSide]:
     """The two sides of pairs. `source` is where all of them come from; None if they have several sources."""
     files = (None, None) if source is None else source.text_files
     return [

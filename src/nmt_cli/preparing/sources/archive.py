@@ -23,7 +23,7 @@ from nmt_cli.languages import match_code
 from nmt_cli.preparing.download import check_file
 from nmt_cli.preparing.sources.base import (
     CorpusContext,
-    LocalPairs,
+    LocalSource,
     Markup,
     OneFileSource,
     Source,
@@ -84,7 +84,7 @@ class ArchiveSource(Source):
         """The two files and how they are read; the address only if there is no checksum."""
         return self.model_dump(exclude={"file", "bytes", *(["url"] if self.sha256 else [])})
 
-    def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[LocalPairs]:
+    def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[LocalSource]:
         """The two files, or the file of pairs, from the archive."""
         if self.url is not None:
             archive = context.download(self.url, progress=progress, size=self.bytes, sha256=self.sha256)
@@ -98,7 +98,7 @@ class ArchiveSource(Source):
         names = [f"{name}:{member}" for member in members]
         if kind := _kind_of_member(names[0]):
             source = kind.model_validate({"kind": name_of_kind(kind), "file": str(files[0]), "weight": self.weight})
-            yield source.local_pairs(files[0], names[0], context)
+            yield source.local_source(files[0], names[0], context)
         else:
             yield local_text(self, (files[0], files[1]), names=names, markup=self.markup)
 

@@ -76,8 +76,8 @@ class CorpusContext:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalPairs:
-    """Pairs of sentences in local files.
+class LocalSource:
+    """Local files of a source, which read as pairs of sentences.
 
     `inputs` are the files by the names that the manifest records, and `origin` is their name in reports. `text_files`
     are the files of the two sides, if they hold plain lines. `counted` is counted instead of the pairs, if that is
@@ -142,7 +142,7 @@ class Source(Section):
         return self.model_dump(exclude=set() if self.addresses else set(self.places))
 
     @abstractmethod
-    def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[LocalPairs]:
+    def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[LocalSource]:
         """The source as local files; a missing file is downloaded when its turn comes.
 
         Raises DataError if a file cannot be had or is not the file that it should be.
@@ -163,17 +163,17 @@ class OneFileSource(Source):
         """The file, or the files that match the pattern."""
         return [] if self.addresses else matching_files(self.file, folder=context.folder)
 
-    def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[LocalPairs]:
+    def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[LocalSource]:
         """The file, or the files that match the pattern."""
         for address in self.addresses:
-            yield self.local_pairs(context.download(address, progress=progress), address, context)
+            yield self.local_source(context.download(address, progress=progress), address, context)
         for path in self.files(context):
-            yield self.local_pairs(path, context.name(path), context)
+            yield self.local_source(path, context.name(path), context)
 
-    def local_pairs(self, file: Path, name: str, context: CorpusContext) -> LocalPairs:
+    def local_source(self, file: Path, name: str, context: CorpusContext) -> LocalSource:
         """The pairs of one of the files; `name` is its name in records."""
         read = self.reader(file, context.codes)
-        return LocalPairs([(name, file)], file.name, self.weight, read)
+        return LocalSource([(name, file)], file.name, self.weight, read)
 
 
 def kind_of_file(file: Path) -> type[Source] | None:

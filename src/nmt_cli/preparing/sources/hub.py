@@ -16,7 +16,7 @@ from pydantic import Field
 from nmt_cli import hub
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError, first_line
-from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, Source
+from nmt_cli.preparing.sources.base import CorpusContext, LocalSource, Source
 from nmt_cli.preparing.sources.jsonl_parquet import (
     datasets_tables,
     parquet_rows,
@@ -66,7 +66,7 @@ class HubSource(Source):
             if path.is_file() and path.stat().st_size and not re.search(r"/\..*/", f"/{path.relative_to(directory)}")
         )
 
-    def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[LocalPairs]:
+    def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[LocalSource]:
         """The files of the split, in its order; each file is downloaded when its turn comes."""
         columns = translation_columns(self.source, self.target, context.codes)
         commit = None
@@ -87,7 +87,7 @@ class HubSource(Source):
                 read_parts, counted = partial(parquet_tables, file, columns), partial(parquet_rows, file)
             origin = f"{self.repository}/{file.name}"
             read = partial(read_table, file, columns, read_parts, origin=origin)
-            yield LocalPairs([(name, file)], origin, self.weight, read, counted=counted)
+            yield LocalSource([(name, file)], origin, self.weight, read, counted=counted)
 
     def _directory(self, context: CorpusContext) -> Path:
         directory = context.folder / self.repository

@@ -15,7 +15,7 @@ from pydantic import Field
 from nmt_cli.errors import DataError, first_line
 from nmt_cli.files import reading_errors
 from nmt_cli.preparing.chunks import CHUNK_PAIRS, Chunk, batched, record_chunk
-from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, OneFileSource, empty_error
+from nmt_cli.preparing.sources.base import CorpusContext, LocalSource, OneFileSource, empty_error
 from nmt_cli.preparing.sources.columns import GIVE_COLUMNS, find_columns, shown
 from nmt_cli.preparing.sources.lines import line_chunks, without_tabs
 
@@ -55,9 +55,9 @@ class ParquetSource(OneFileSource):
     )
     target: str | None = Field(None, description="column of the target; null: the column called by the language")
 
-    def local_pairs(self, file: Path, name: str, context: CorpusContext) -> LocalPairs:
+    def local_source(self, file: Path, name: str, context: CorpusContext) -> LocalSource:
         """The pairs of a file."""
-        return replace(super().local_pairs(file, name, context), counted=partial(parquet_rows, file))
+        return replace(super().local_source(file, name, context), counted=partial(parquet_rows, file))
 
     def reader(self, file: Path, languages: tuple[str, str]) -> Callable[[], Iterator[Chunk]]:
         """The function that reads the two columns of a file."""

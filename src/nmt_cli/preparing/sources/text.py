@@ -18,7 +18,7 @@ from nmt_cli.preparing.chunks import Chunk, batched
 from nmt_cli.preparing.sources.base import (
     KINDS_BY_ENDING,
     CorpusContext,
-    LocalPairs,
+    LocalSource,
     Markup,
     Source,
     is_address,
@@ -67,7 +67,7 @@ class TextSource(Source):
         """The files of each pair, source first."""
         return [] if self.addresses else [file for pair in self._pairs(context) for file in pair]
 
-    def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[LocalPairs]:
+    def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[LocalSource]:
         """One pair of files for each match of a pattern."""
         if self.addresses:
             source, target = (context.download(url, progress=progress) for url in self.addresses)
@@ -86,7 +86,7 @@ class TextSource(Source):
         return _matching_pairs(self.source or "", self.target or "", folder=context.folder)
 
 
-def local_text(source: Source, files: tuple[Path, Path], *, names: Sequence[str], markup: Markup) -> LocalPairs:
+def local_text(source: Source, files: tuple[Path, Path], *, names: Sequence[str], markup: Markup) -> LocalSource:
     """The pairs of two files with a sentence per line, or in markup. `names` are their names in records.
 
     DataError if a file has no sentence in the markup.
@@ -98,7 +98,7 @@ def local_text(source: Source, files: tuple[Path, Path], *, names: Sequence[str]
             raise DataError(message, where=str(file), hint=hint)
     read = partial(_read_text, files, (files[0].name, files[1].name), markup)
     inputs, plain_files = list(zip(names, files, strict=True)), files if markup is None else (None, None)
-    return LocalPairs(inputs, files[0].name, source.weight, read, plain_files)
+    return LocalSource(inputs, files[0].name, source.weight, read, plain_files)
 
 
 def _read_text(files: tuple[Path, Path], origins: tuple[str, str], markup: Markup) -> Iterator[Chunk]:
@@ -233,7 +233,7 @@ class TestsetSource(Source):
         """The name of the test set."""
         return [f"{self.name}, from sacreBLEU"]
 
-    def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[LocalPairs]:
+    def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[LocalSource]:
         """Source and first reference of the test set, downloaded unless sacreBLEU has them."""
         from nmt_cli.testsets import find_test_set
 
@@ -242,4 +242,4 @@ class TestsetSource(Source):
         test_set = find_test_set(self.name, languages, error=DataError, name_where=where, languages_where=where)
         files, name = (test_set.source, test_set.references[0]), f"{self.name} {languages}"
         inputs = list(zip((f"sacrebleu:{name} source", f"sacrebleu:{name} reference"), files, strict=True))
-        yield LocalPairs(inputs, name, self.weight, partial(_read_text, files, (name, name), None), files)
+        yield LocalSource(inputs, name, self.weight, partial(_read_text, files, (name, name), None), files)

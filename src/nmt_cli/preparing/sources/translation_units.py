@@ -16,7 +16,7 @@ from pydantic import Field
 from nmt_cli.errors import DataError
 from nmt_cli.languages import match_code
 from nmt_cli.preparing.chunks import Chunk, UnitPair, unit_chunks
-from nmt_cli.preparing.sources.base import CorpusContext, LocalPairs, OneFileSource
+from nmt_cli.preparing.sources.base import CorpusContext, LocalSource, OneFileSource
 
 logger = logging.getLogger(__name__)
 
@@ -48,9 +48,9 @@ class UnitsSource(OneFileSource):
     def units(self, file: Path) -> Iterator[Unit]:
         """The units in order. DataError if the file is not of this format."""
 
-    def local_pairs(self, file: Path, name: str, context: CorpusContext) -> LocalPairs:
+    def local_source(self, file: Path, name: str, context: CorpusContext) -> LocalSource:
         """The pairs of a file; its units are counted, because only the reading for the data names its languages."""
-        return replace(super().local_pairs(file, name, context), counted=partial(self.units, file))
+        return replace(super().local_source(file, name, context), counted=partial(self.units, file))
 
     def reader(self, file: Path, languages: tuple[str, str]) -> Callable[[], Iterator[Chunk]]:
         """The function that reads the two languages of a file."""
