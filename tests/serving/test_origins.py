@@ -14,8 +14,8 @@ from starlette.types import Scope
 
 from nmt_cli.cli.serve import serve
 from nmt_cli.errors import UsageError
-from nmt_cli.serving.errors import RequestError
 from nmt_cli.serving.origins import AllowedOrigins
+from nmt_cli.serving.request_errors import RequestError
 from tests.browser import Browser
 from tests.serving.servers import Server
 

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from nmt_cli.serving.errors import RequestError
-from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.queue import BatchQueue, QueuedSentence
+from nmt_cli.serving.request_errors import RequestError
+from nmt_cli.serving.server_metrics import ServerMetrics
 from nmt_cli.serving.worker_model import AttentionTask, SearchTask, SentenceTask
 
 pytestmark = pytest.mark.anyio

@@ -15,10 +15,10 @@ import pytest
 from nmt_cli.artifacts.manifest import model_digest
 from nmt_cli.errors import DeviceError, ModelError
 from nmt_cli.serving import worker_pool
-from nmt_cli.serving.errors import RequestError
-from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.models import ModelRouter, ServedModel
 from nmt_cli.serving.queue import QueuedSentence
+from nmt_cli.serving.request_errors import RequestError
+from nmt_cli.serving.server_metrics import ServerMetrics
 from nmt_cli.serving.worker_model import EngineSettings, SearchTask, SentenceTask
 from nmt_cli.serving.worker_process import WorkerFailed, WorkerProcess
 from tests.serving.servers import MODEL_SETTINGS, save_model

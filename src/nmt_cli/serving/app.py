@@ -19,12 +19,12 @@ from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from nmt_cli.errors import NmtError
-from nmt_cli.serving import metrics
 from nmt_cli.serving.api import deepl, libretranslate, v1
 from nmt_cli.serving.api.endpoints import Call, JsonRoute, json_response, open_call, openapi_document
-from nmt_cli.serving.errors import BUSY, ClientGone, RequestError, request_error_from, server_busy_error
 from nmt_cli.serving.log import request_id, request_id_from
 from nmt_cli.serving.origins import AllowedOrigins
+from nmt_cli.serving.request_errors import BUSY, ClientGone, RequestError, request_error_from, server_busy_error
+from nmt_cli.serving.server_metrics import CONTENT_TYPE
 from nmt_cli.serving.service import Service
 from nmt_cli.templates.render import render
 
@@ -73,7 +73,7 @@ async def ready(call: _Open) -> Response:
 @_operations.get("/metrics", response_class=PlainTextResponse)
 async def read_metrics(call: _Open) -> Response:
     """The metrics in Prometheus's text format."""
-    return Response(call.service.metrics.render(), media_type=metrics.CONTENT_TYPE)
+    return Response(call.service.metrics.render(), media_type=CONTENT_TYPE)
 
 
 _MONITORING_PATHS = {"/health", "/ready", "/metrics"}

@@ -13,7 +13,7 @@ from time import monotonic
 
 from nmt_cli.errors import DataError, NmtError
 from nmt_cli.files import reading_errors
-from nmt_cli.serving.errors import FAILED, TIMEOUT, RequestError, too_large_error
+from nmt_cli.serving.request_errors import FAILED, TIMEOUT, RequestError, too_large_error
 
 logger = logging.getLogger(__name__)
 

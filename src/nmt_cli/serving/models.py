@@ -24,10 +24,10 @@ from nmt_cli.languages import (
     standard_code,
 )
 from nmt_cli.recipe.schema import SplitSentences
-from nmt_cli.serving.errors import RequestError, invalid_request_error, shorten
-from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.queue import BatchQueue
-from nmt_cli.serving.texts import split_text
+from nmt_cli.serving.request_errors import RequestError, invalid_request_error, shorten
+from nmt_cli.serving.server_metrics import ServerMetrics
+from nmt_cli.serving.translated_texts import split_text
 from nmt_cli.serving.worker_pool import ModelSettings, WorkerPool
 from nmt_cli.tokenization.sentence_splitting import SplitText, has_letters, is_split
 from nmt_cli.tokenization.tokenizer import Tokenizer

@@ -16,7 +16,7 @@ from ipaddress import ip_address
 
 from starlette.types import Scope
 
-from nmt_cli.serving.errors import RequestError, invalid_request_error
+from nmt_cli.serving.request_errors import RequestError, invalid_request_error
 
 ANY = "*"
 # Names that are in no public DNS, so no site can have one: without a dot, or with an ending of RFC 6761, RFC 6762

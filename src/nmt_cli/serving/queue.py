@@ -18,8 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from nmt_cli.serving.errors import RequestError, server_busy_error
-from nmt_cli.serving.metrics import ServerMetrics
+from nmt_cli.serving.request_errors import RequestError, server_busy_error
+from nmt_cli.serving.server_metrics import ServerMetrics
 from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask, SearchTask, SentenceTask
 
 # The weight of a new measurement in the mean rate, from which Retry-After is computed.

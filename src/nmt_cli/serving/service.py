@@ -14,7 +14,10 @@ from pydantic_core import PydanticCustomError
 
 from nmt_cli.errors import DataError
 from nmt_cli.recipe.schema import SplitSentences
-from nmt_cli.serving.errors import (
+from nmt_cli.serving.keys import ApiKeys, KeyOwner
+from nmt_cli.serving.models import ModelRoute, ModelRouter, ServedModel
+from nmt_cli.serving.queue import QueuedSentence
+from nmt_cli.serving.request_errors import (
     TIMEOUT,
     ClientGone,
     invalid_request_error,
@@ -23,11 +26,8 @@ from nmt_cli.serving.errors import (
     too_large_error,
     too_many_error,
 )
-from nmt_cli.serving.keys import ApiKeys, KeyOwner
-from nmt_cli.serving.metrics import ServerMetrics
-from nmt_cli.serving.models import ModelRoute, ModelRouter, ServedModel
-from nmt_cli.serving.queue import QueuedSentence
-from nmt_cli.serving.texts import TranslatedSentence, TranslatedText, join_sentences
+from nmt_cli.serving.server_metrics import ServerMetrics
+from nmt_cli.serving.translated_texts import TranslatedSentence, TranslatedText, join_sentences
 from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask, SearchTask, SentenceTask
 
 T = TypeVar("T")

@@ -12,9 +12,9 @@ from typing import Any
 from nmt_cli.artifacts.manifest import holds_model
 from nmt_cli.errors import DataError, DeviceError, ModelError, NmtError, UsageError
 from nmt_cli.processes import WorkerLost
-from nmt_cli.serving.errors import FAILED, RequestError, request_error_from
-from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.queue import BatchQueue, QueuedSentence
+from nmt_cli.serving.request_errors import FAILED, RequestError, request_error_from
+from nmt_cli.serving.server_metrics import ServerMetrics
 from nmt_cli.serving.worker_model import EngineSettings
 from nmt_cli.serving.worker_process import WorkerFailed, WorkerProcess
 

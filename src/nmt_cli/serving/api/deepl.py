@@ -12,7 +12,7 @@ from pydantic.json_schema import SkipJsonSchema
 from nmt_cli.languages import language_name
 from nmt_cli.serving.api.endpoints import Call, FormRoute, KeyedCall, json_response
 from nmt_cli.serving.api.requests import read_text, watch_caller
-from nmt_cli.serving.errors import BUSY, REFUSED, RequestError, invalid_request_error
+from nmt_cli.serving.request_errors import BUSY, REFUSED, RequestError, invalid_request_error
 from nmt_cli.serving.service import SearchOptions, off_the_loop
 
 # There is no quota, but the clients want a number.

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, WithJsonSchema
 from nmt_cli.languages import DetectedLanguage, language_name
 from nmt_cli.serving.api.endpoints import Call, FormRoute, KeyedCall, Language, json_response, open_call
 from nmt_cli.serving.api.requests import read_text, watch_caller
-from nmt_cli.serving.errors import BUSY, REFUSED, RequestError, invalid_request_error, shorten
+from nmt_cli.serving.request_errors import BUSY, REFUSED, RequestError, invalid_request_error, shorten
 from nmt_cli.serving.service import SearchOptions, off_the_loop
 
 # Without "", which clients send for text: generators of clients would make a name of it.

@@ -21,7 +21,7 @@ from fastapi.datastructures import Headers
 from pydantic import ValidationError
 from starlette.formparsers import MultiPartException, MultiPartParser
 
-from nmt_cli.serving.errors import (
+from nmt_cli.serving.request_errors import (
     ClientGone,
     RequestError,
     invalid_request_error,

@@ -14,10 +14,10 @@ from pydantic_core import to_json
 from nmt_cli.languages import DetectedLanguage
 from nmt_cli.serving.api.endpoints import Call, JsonRoute, KeyedCall, Language, NotBlank, json_response, open_call
 from nmt_cli.serving.api.requests import watch_caller
-from nmt_cli.serving.errors import BUSY, REFUSED, ClientGone, RequestError
 from nmt_cli.serving.models import ModelRoute, ServedModel
+from nmt_cli.serving.request_errors import BUSY, REFUSED, ClientGone, RequestError
 from nmt_cli.serving.service import SearchOptions, Service, off_the_loop
-from nmt_cli.serving.texts import Candidate, TranslatedText
+from nmt_cli.serving.translated_texts import Candidate, TranslatedText
 from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask
 
 _NDJSON = "application/x-ndjson"

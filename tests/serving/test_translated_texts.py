@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt_cli.recipe.schema import LanguagePair
-from nmt_cli.serving.texts import split_text
+from nmt_cli.serving.translated_texts import split_text
 from nmt_cli.tokenization.tokenizer import is_blank
 
 EN_DE = LanguagePair(source="en", target="de")
