@@ -236,10 +236,9 @@ def test_keys_that_are_read_again_keep_what_they_used_and_others_are_refused(
     caplog.set_level("INFO")
     keys = ApiKeys(file)
     assert owner(keys, "bob-secret-key").name == "bob"
-    owner(keys, "bob-secret-key").spend(2)
-    owner(keys, "bob-secret-key").characters = 7
-    file.write_text("bob bob-secret-key 3\ncarol carol-secret-key 60\n")
-    keys.read_again()
+    with owner(keys, "bob-secret-key").charged(requests=2, characters=7):
+        file.write_text("bob bob-secret-key 3\ncarol carol-secret-key 60\n")
+        keys.read_again()
     assert keys.find("alice-secret-key") is None
     assert owner(keys, "carol-secret-key").name == "carol"
     bob = owner(keys, "bob-secret-key")

@@ -66,9 +66,9 @@ class KeyOwner:
         self.characters += characters
 
     def take_over(self, other: KeyOwner) -> None:
-        """Take over the counts of another owner of the same key."""
-        self.characters = other.characters
-        self._requests_left, self._filled_at = min(self._capacity, other._requests_left), other._filled_at
+        """Take over the name and the rate of another owner of the same key."""
+        self.name, self._per_minute, self._capacity = other.name, other._per_minute, other._capacity
+        self._requests_left = min(self._capacity, self._requests_left)
 
 
 class ApiKeys:
@@ -90,7 +90,8 @@ class ApiKeys:
             return
         new_owners = _read_owners(self._file)
         for digest in new_owners.keys() & self._owners.keys():
-            new_owners[digest].take_over(self._owners[digest])
+            self._owners[digest].take_over(new_owners[digest])
+            new_owners[digest] = self._owners[digest]  # requests in work count for it
         logger.info("%d keys are read from %s", len(new_owners), self._file)
         self._owners = new_owners
 
