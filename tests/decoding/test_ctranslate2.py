@@ -116,9 +116,8 @@ def test_finite_weights_whose_outputs_are_not_finite_are_an_error(tmp_path: Path
 def test_batches_hold_64_sentences_of_like_length(trained: Path, beam: int, tokens: int) -> None:
     config = DecodingConfig(beam=beam, batch_tokens=8192)
     lengths = [3 + place * 7 % 40 for place in range(250)]
-    batches = CTranslate2Engine(trained, precision="fp32")._batch_indices(
-        lengths, [[length] for length in lengths], config=config
-    )
+    engine = CTranslate2Engine(trained, precision="fp32")
+    batches = engine._plan(lengths, [[length] for length in lengths], config=config)
     in_order = [lengths[index] for batch in batches for index in batch]
     assert in_order == sorted(lengths, reverse=True)
     assert max(map(len, batches)) <= 64

@@ -85,6 +85,8 @@ class CTranslate2Engine:
     ) -> list[list[Hypothesis]]:
         """The best hypotheses of each source, in input order; a source without pieces has the empty one.
 
+        The passes build on each other: a search within the limits; a second search of sentences with pieces that are
+        never generated; exact log-probabilities, which rank anew; and, of the best that are left, what `details` asks.
         UsageError if CTranslate2 does not support these settings.
         """
         if (error := unsupported_setting(config)) is not None:
@@ -176,20 +178,20 @@ class CTranslate2Engine:
     def _batches(self, sentences: Sequence[_Sentence], *, config: DecodingConfig) -> list[list[_Sentence]]:
         """Batches of sentences of similar length."""
         lengths = [len(sentence.pieces) + len(sentence.prefix) for sentence in sentences]
-        widths = [(len(sentence.pieces),) for sentence in sentences]
-        batches = self._batch_indices(lengths, widths, config=config)
+        batches = self._plan(lengths, [[len(sentence.pieces)] for sentence in sentences], config=config)
         return [[sentences[index] for index in batch] for batch in batches]
 
-    def _batch_indices(
-        self, lengths: Sequence[int], widths: Sequence[Sequence[int]], *, config: DecodingConfig
+    def _plan(
+        self, lengths: Sequence[int], attended: Sequence[Sequence[int]], *, config: DecodingConfig
     ) -> list[list[int]]:
-        """Batches of sentences of similar length by their indices; `widths` are the numbers of pieces of each side.
+        """Batches of sentences of similar length by their indices.
 
-        In int8, the sentences of a batch are wide on the same sides.
+        `attended` are the numbers of pieces that attention has for columns, of one side or of both. In int8, a batch
+        has at least `min_wide_tokens` columns in all of its sentences or in none of them.
         """
         groups: dict[tuple[bool, ...], list[int]] = {}
         for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
-            is_wide = tuple(width + 1 >= self.min_wide_tokens for width in widths[index])  # EOS is a token
+            is_wide = tuple(pieces + 1 >= self.min_wide_tokens for pieces in attended[index])  # EOS is a token
             groups.setdefault(is_wide, []).append(index)
         max_tokens = min(config.batch_tokens, _MAX_TOKENS) // config.beam
         batches = []
@@ -208,11 +210,14 @@ class CTranslate2Engine:
     def _run_on_pairs(
         self, method: Callable[..., list[Any]], pairs: Sequence[tuple[_Sentence, Hypothesis]], *, config: DecodingConfig
     ) -> Iterator[Any]:
-        """The result of a method of CTranslate2 for each pair, computed in batches of similar length."""
+        """The result of a method of CTranslate2 for each pair, computed in batches of similar length.
+
+        The method takes sources and targets: `score_batch` scores these, and `translate_batch` is forced to begin so.
+        """
         texts = [[sentence.pieces, self.target.pieces(hypothesis.ids)] for sentence, hypothesis in pairs]
-        widths = [(len(source), len(target)) for source, target in texts]
+        sizes = [[len(source), len(target)] for source, target in texts]
         futures: dict[int, Any] = {}
-        for batch in self._batch_indices(list(map(max, widths)), widths, config=config):
+        for batch in self._plan(list(map(max, sizes)), sizes, config=config):
             sources, targets = zip(*(texts[index] for index in batch), strict=True)
             futures_of_batch = method(
                 list(sources), list(targets), max_input_length=0, max_batch_size=len(batch), asynchronous=True
@@ -278,6 +283,7 @@ class _Sentence:
 
 
 def _group_by_limit(sentences: Sequence[_Sentence]) -> list[list[_Sentence]]:
+    """The sentences in groups of one limit: CTranslate2 takes one for each batch."""
     limits = sorted({sentence.limit for sentence in sentences})
     return [[sentence for sentence in sentences if sentence.limit == limit] for limit in limits]
 
