@@ -155,7 +155,7 @@ def test_texts_and_metrics_that_cannot_be_scored_are_refused() -> None:
     for no_lines in (("ab", "ab"), (["a"], "a"), (["a", "b"], ["a", ["a", "b"]]), ([1], ["a"])):
         with pytest.raises(TypeError, match="score takes lists of lines"):
             unchecked(*no_lines)
-    with pytest.raises(UsageError, match="there is no metric 'meteor'\nfix: take one of bleu, paper-bleu, "):
+    with pytest.raises(UsageError, match="there is no metric 'meteor'\nfix: take one or more of bleu,paper-bleu,"):
         score(["a"], ["a"], metrics="meteor")
     with pytest.raises(UsageError, match='needs to know the target language\nfix: add its code, such as language="de"'):
         score(["a"], ["a"], metrics="paper-bleu")

@@ -17,12 +17,11 @@ from nmt_cli.decoding.translator import LineTranslator
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.interchange.find_model import find_model
 from nmt_cli.scoring.metrics import (
-    METRICS_BY_NAME,
     MOSES_METRICS,
-    TITLES,
     EvaluationSet,
     MetricName,
     ScoreReport,
+    parse_metric,
     score_systems,
 )
 from nmt_cli.scoring.texts import language_without_spaces
@@ -96,7 +95,7 @@ def score(
     are empty, or are not valid Unicode. Raises UsageError for an unknown metric.
     """
     metric_names = [metrics] if isinstance(metrics, str) else metrics
-    names = [_parse_metric(name, language=language) for name in metric_names]
+    names = [_metric_for_lines(name, language=language) for name in metric_names]
     lines, columns = list(hypotheses), _reference_lists(references)
     if isinstance(hypotheses, str) or not all(isinstance(line, str) for line in chain(lines, *columns)):
         raise TypeError(_LISTS_OF_LINES)
@@ -125,14 +124,12 @@ def _reference_lists(references: Iterable[str] | Sequence[Sequence[str]]) -> lis
     return columns or [lines]
 
 
-def _parse_metric(name: str, *, language: str | None) -> MetricName:
-    metric = METRICS_BY_NAME.get(name.strip().lower())
+def _metric_for_lines(name: str, *, language: str | None) -> MetricName:
+    """The metric, if the texts and the language suffice for it; UsageError otherwise."""
+    metric = parse_metric(name, setting="metrics")
     if metric == "comet":
         hint = "nmt score REF -i HYP -s SRC -m comet scores files with it"
         raise UsageError("comet needs the source text, and a program of its own", setting="metrics", hint=hint)
-    if metric is None:
-        known = ", ".join(title for title in TITLES if title != "comet")
-        raise UsageError(f"there is no metric {name!r}", setting="metrics", hint=f"take one of {known}")
     if metric in MOSES_METRICS and language is None:
         message = f"{name} needs to know the target language"
         raise UsageError(message, setting="language", hint="add its code, such as `language: de`")

@@ -43,7 +43,10 @@ class Comet:
 
     @classmethod
     def find(cls, model: str, *, gpu: int | None) -> Comet:
-        """The installation whose comet-score is on the PATH or beside this Python; UsageError if there is none."""
+        """The installation whose comet-score is on the PATH or beside this Python.
+
+        UsageError if there is none, or if `model` is a checkpoint file that is not there.
+        """
         beside = Path(sys.executable).with_name(_PROGRAM)
         program = shutil.which(_PROGRAM) or (beside if os.access(beside, os.X_OK) else None)
         if program is None:
@@ -96,11 +99,10 @@ class Comet:
 
     def _environment(self) -> dict[str, str]:
         """This process's environment; if the GPU is not the first, only that GPU is visible."""
-        if self.gpu is None or self.gpu == 0:
+        if not self.gpu:
             return dict(os.environ)
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-        chosen = visible[self.gpu] if self.gpu < len(visible) else str(self.gpu)
-        return os.environ | {"CUDA_VISIBLE_DEVICES": chosen}
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        return os.environ | {"CUDA_VISIBLE_DEVICES": visible.split(",")[self.gpu] if visible else str(self.gpu)}
 
     def _program_error(self, stderr: str) -> ModelError:
         """The error for a failed run, by the last line that the program wrote: the words are of unbabel-comet 2.2.7."""
@@ -139,7 +141,7 @@ class _CometSignature(Signature):
 class SegmentMean(Metric):
     """The mean of segments' scores, in the form of sacreBLEU's metrics, so that its resampling serves COMET as well.
 
-    Its hypotheses are the scores, written as numbers.
+    Its hypotheses are the scores as text, such as "0.8514".
     """
 
     _SIGNATURE_TYPE = _CometSignature

@@ -43,7 +43,7 @@ class ForcedScore:
 
 @dataclass(slots=True)
 class PerplexitySums:
-    """Perplexities of the targets scored so far, from sums: EOS counts as a piece of each, and as a word of each."""
+    """The sums over the targets scored so far, and their perplexities. EOS counts as a piece and as a word of each."""
 
     num_left_out: int = 0
     log_prob: float = 0.0
@@ -125,26 +125,21 @@ class ForcedDecoder:
             ([*source, EOS], [*target, EOS]) if source or target else ([], [])
             for source, target in zip(source_rows, target_rows, strict=True)
         ]
-        longest = self._loaded.model.config.max_positions
-        is_fitting = [max(len(source), len(target)) <= longest for source, target in pairs]
-        # `plan_batches` leaves out a pair of length 0. It adds EOS to a length, and both sides have theirs already.
-        lengths = [
-            len(source) + len(target) - 1 if source and fits else 0
-            for (source, target), fits in zip(pairs, is_fitting, strict=True)
-        ]
         scores = []
-        rows_of_log_probs = self._log_probs(pairs, lengths)
-        for (_, ids), text, log_probs, fits in zip(pairs, targets, rows_of_log_probs, is_fitting, strict=True):
-            pieces, num_words = self._loaded.target.pieces(ids), len(text.split())
-            if fits:
-                scores.append(ForcedScore(math.fsum(log_probs), pieces, log_probs, num_words))
-            else:
-                scores.append(ForcedScore(None, pieces, None, num_words))
+        for (_, ids), text, log_probs in zip(pairs, targets, self._log_probs(pairs), strict=True):
+            log_prob = None if log_probs is None else math.fsum(log_probs)
+            scores.append(ForcedScore(log_prob, self._loaded.target.pieces(ids), log_probs, len(text.split())))
         return scores
 
-    def _log_probs(self, pairs: Sequence[tuple[list[int], list[int]]], lengths: Sequence[int]) -> list[list[float]]:
-        """The natural log-probability of each id of each target; empty for a pair of length 0."""
-        results: list[list[float]] = [[] for _ in pairs]
+    def _log_probs(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[list[float] | None]:
+        """The natural log-probability of each id of each target; None for a pair that is too long for the model."""
+        longest = self._loaded.model.config.max_positions
+        results: list[list[float] | None] = [[] if max(map(len, pair)) <= longest else None for pair in pairs]
+        # No batch has pairs of length 0. `plan_batches` adds an EOS to each length: the target's.
+        lengths = [
+            len(source) + len(target[:-1]) if result is not None else 0
+            for (source, target), result in zip(pairs, results, strict=True)
+        ]
         for batch in plan_batches(lengths, max_tokens=self._max_tokens):
             sources, targets = zip(*(pairs[index] for index in batch), strict=True)
             try:

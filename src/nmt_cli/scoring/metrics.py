@@ -18,7 +18,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.utils import SACREBLEU_DIR
 
-from nmt_cli.errors import DataError, NmtError, UsageError
+from nmt_cli.errors import DataError, NmtError, UsageError, nearest_word
 from nmt_cli.languages import bleu_tokenizer, is_without_spaces, script_of, short_code
 from nmt_cli.scoring.comet import Comet, SegmentMean
 from nmt_cli.scoring.moses_bleu import MosesBleu, MosesBleuTokenizer, PaperTokenizer
@@ -36,11 +36,6 @@ TITLES: dict[MetricName, str] = {
     "comet": "COMET",
 }
 assert (*TITLES,) == get_args(MetricName)
-
-# What people may call a metric, in lower case: its title or its name.
-METRICS_BY_NAME: dict[str, MetricName] = {title.lower(): name for name, title in TITLES.items()} | {
-    name: name for name in TITLES
-}
 
 # BLEU of Moses' tokens: it needs the target language, and is a score of a whole test set only.
 MOSES_METRICS: tuple[MetricName, ...] = ("paper-bleu", "moses-bleu")
@@ -153,6 +148,17 @@ def _bleu_details(score: BLEUScore) -> str:
     precisions = "/".join(f"{precision:.1f}" for precision in score.precisions)
     lengths = f"hyp_len={score.sys_len}, ref_len={score.ref_len}"
     return f"{precisions} (BP={score.bp:.3f}, ratio={score.ratio:.3f}, {lengths})"
+
+
+def parse_metric(text: str, *, where: str | None = None, setting: str | None = None) -> MetricName:
+    """The metric of a name or a title, in any case; UsageError, at `where` or `setting`, if there is none."""
+    names = {title.lower(): name for name, title in TITLES.items()} | {name: name for name in TITLES}
+    key = text.strip().lower()
+    if key not in names:
+        near = nearest_word(key, names)
+        hint = f"did you mean {near}?" if near else f"take one or more of {','.join(TITLES)}"
+        raise UsageError(f"there is no metric {text.strip()!r}", where=where, setting=setting, hint=hint)
+    return names[key]
 
 
 def decimals_of(name: MetricName) -> int:

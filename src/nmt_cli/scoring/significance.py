@@ -26,13 +26,13 @@ from nmt_cli.scoring.metrics import (
 
 TestKind = Literal["bs", "ar"]
 
-TEST_TITLES: dict[TestKind, str] = {"bs": "paired bootstrap resampling", "ar": "approximate randomisation"}
-SIGNIFICANCE_LEVEL = 0.05
+_TEST_TITLES: dict[TestKind, str] = {"bs": "paired bootstrap resampling", "ar": "approximate randomisation"}
+_SIGNIFICANCE_LEVEL = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class ResampledScore:
-    """The score of one system by one metric; `mean` is the mean of the resamples, with `confidence` around it."""
+    """The score of one system by one metric; the report's confidence is around `mean`, the mean of the resamples."""
 
     report: ScoreReport
     mean: float
@@ -51,8 +51,8 @@ class ComparedScore(ResampledScore):
 
     @property
     def is_significant(self) -> bool:
-        """True if the p-value is below SIGNIFICANCE_LEVEL."""
-        return self.p_value < SIGNIFICANCE_LEVEL
+        """True if the p-value is below the level of significance."""
+        return self.p_value < _SIGNIFICANCE_LEVEL
 
     @property
     def is_better(self) -> bool:
@@ -77,13 +77,13 @@ class PairedTestResult:
         """The result in a sentence."""
         metric = TITLES[self.metric_name]
         if len(system_names) == 1:
-            sentence = _sentence(self.systems[0], system_names[0], baseline_name)
-            return f"{metric}: {sentence} by {TEST_TITLES[self.test]}"
+            difference = _difference_in_words(self.systems[0], system_names[0], baseline_name)
+            return f"{metric}: {difference} by {_TEST_TITLES[self.test]}"
         better = sum(score.is_significant and score.is_better for score in self.systems)
         worse = sum(score.is_significant and not score.is_better for score in self.systems)
         return (
             f"{metric}: of {len(system_names)} runs, {better} significantly better and {worse} significantly worse than"
-            f" {baseline_name} (p < {SIGNIFICANCE_LEVEL:g}) by {TEST_TITLES[self.test]}"
+            f" {baseline_name} (p < {_SIGNIFICANCE_LEVEL:g}) by {_TEST_TITLES[self.test]}"
         )
 
 
@@ -136,7 +136,7 @@ def _paired_test(
         {TITLES[scorer.name]: scorer.metric},
         references=None,
         test_type=test,
-        n_ar_confidence=RESAMPLES if test == "ar" else -1,
+        n_ar_confidence=RESAMPLES if test == "ar" else -1,  # for intervals, which the bootstrap has anyway
     )()
     (signature,) = map(str, signatures.values())
     _, cells = columns.values()  # the names of the systems, and the results by the metric
@@ -146,8 +146,9 @@ def _paired_test(
     for result in results:
         score = _resampled_score(result, name=scorer.name, signature=signature)
         difference = score.report.value - baseline_score.report.value
+        assert result.p_value is not None
         # For two identical outputs, sacreBLEU gives the smallest possible p-value, 1 / (resamples + 1).
-        p_value = 1.0 if difference == 0 or result.p_value is None else float(result.p_value)
+        p_value = 1.0 if difference == 0 else float(result.p_value)
         tested.append(ComparedScore(score.report, score.mean, difference, p_value))
     return PairedTestResult(test, baseline_score, tested)
 
@@ -158,7 +159,7 @@ def _resampled_score(result: Result, *, name: MetricName, signature: str) -> Res
     return ResampledScore(ScoreReport(name, float(result.score), signature, float(result.ci)), float(result.mean))
 
 
-def _sentence(score: ComparedScore, system: str, baseline: str) -> str:
+def _difference_in_words(score: ComparedScore, system: str, baseline: str) -> str:
     if score.difference == 0:
         return f"{system} and {baseline} have the same score, p = 1"
     difference, p_value = f"{abs(score.difference):.{decimals_of(score.report.name)}f}", f"p = {score.p_value:.4f}"
@@ -166,4 +167,6 @@ def _sentence(score: ComparedScore, system: str, baseline: str) -> str:
         comparison = "higher" if score.difference > 0 else "lower"
         return f"{system} scores {difference} {comparison} than {baseline}, no significant difference ({p_value})"
     comparison = "better" if score.is_better else "worse"
-    return f"{system} is {comparison} than {baseline} by {difference}, {p_value}: significant at {SIGNIFICANCE_LEVEL:g}"
+    return (
+        f"{system} is {comparison} than {baseline} by {difference}, {p_value}: significant at {_SIGNIFICANCE_LEVEL:g}"
+    )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nmt_cli.errors import ScoreError, UsageError, nearest_word
+from nmt_cli.errors import ScoreError, UsageError
 from nmt_cli.languages import parse_languages
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ _STDIN = "-"
 
 def parse_metrics(texts: Sequence[str]) -> list[MetricName]:
     """The metrics of all `-m`, each once; paper-bleu adds sacreBLEU's BLEU for comparison."""
-    names = [_parse_metric(name, where="-m") for text in texts for name in text.split(",")]
+    from nmt_cli.scoring.metrics import parse_metric
+
+    names = [parse_metric(name, where="-m") for text in texts for name in text.split(",")]
     if "paper-bleu" in names and "bleu" not in names:
         names.insert(names.index("paper-bleu") + 1, "bleu")
     return list(dict.fromkeys(names))
@@ -28,7 +30,7 @@ def parse_metrics(texts: Sequence[str]) -> list[MetricName]:
 
 def parse_bounds(texts: Sequence[str], metrics: Sequence[MetricName]) -> dict[MetricName, float]:
     """The lowest scores allowed, by metric. TER takes no bound, because a lower TER is better."""
-    from nmt_cli.scoring.metrics import TITLES, lower_is_better
+    from nmt_cli.scoring.metrics import TITLES, lower_is_better, parse_metric
 
     bounds: dict[MetricName, float] = {}
     for text in texts:
@@ -37,7 +39,7 @@ def parse_bounds(texts: Sequence[str], metrics: Sequence[MetricName]) -> dict[Me
         if not equals:
             message = f"--fail-under takes METRIC=BOUND, not {text!r}"
             raise UsageError(message, where=where, hint="for example --fail-under BLEU=25")
-        metric = _parse_metric(name, where=where)
+        metric = parse_metric(name, where=where)
         if lower_is_better(metric):
             message = f"a lower {TITLES[metric]} is a better one, so --fail-under cannot bound it"
             hint = "bound BLEU or chrF2 instead, for example --fail-under BLEU=25"
@@ -196,17 +198,6 @@ def check_needs(files: TextNames, metrics: Sequence[MetricName]) -> None:
     if "comet" in metrics and files.source is None and files.test_set is None:
         hint = "add the source with -s SRC, or name a test set with -t"
         raise UsageError("comet needs the source text", where="-m comet", hint=hint)
-
-
-def _parse_metric(name: str, *, where: str) -> MetricName:
-    from nmt_cli.scoring.metrics import METRICS_BY_NAME, TITLES
-
-    key = name.strip().lower()
-    if key not in METRICS_BY_NAME:
-        near = nearest_word(key, METRICS_BY_NAME)
-        hint = f"did you mean {near}?" if near else f"take one or more of {','.join(TITLES)}"
-        raise UsageError(f"there is no metric {name.strip()!r}", where=where, hint=hint)
-    return METRICS_BY_NAME[key]
 
 
 def _check_stdin(names: TextNames) -> None:
