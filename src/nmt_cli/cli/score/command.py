@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nmt_cli.cli.arguments import DebugOption, QuietOption
+from nmt_cli.cli.score.log_probs import ForcedOptions, print_log_probs
 from nmt_cli.cli.score.options import (
     TextNames,
     Texts,
@@ -23,13 +24,13 @@ from nmt_cli.cli.score.options import (
     read_texts,
     refuse_given,
 )
-from nmt_cli.cli.score.sentences import ForcedOptions, check_segment_options, print_forced_scores, print_segment_scores
-from nmt_cli.cli.score.show import Comparison, Scores, print_scores, print_scores_as_json
+from nmt_cli.cli.score.sentences import check_segment_options, print_segment_scores
+from nmt_cli.cli.score.show import Scores, print_scores, print_scores_as_json
 from nmt_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from nmt_cli.scoring.metrics import EvaluationSet, MetricName
-    from nmt_cli.scoring.significance import TestKind
+    from nmt_cli.scoring.significance import PairedTestResult, TestKind
 
 logger = logging.getLogger(__name__)
 
@@ -131,8 +132,8 @@ def score(
     given = {**metric_options, **of_model, "--device": device}
     if model is not None:
         refuse_given(given, metric_options, reason="does not go with --model")
-        forced_options = ForcedOptions(model, device or "auto", precision or "auto", batch_tokens)
-        print_forced_scores(read_texts(files), forced_options, with_tokens=tokens, as_json=as_json)
+        options = ForcedOptions(model, device or "auto", precision or "auto", batch_tokens)
+        print_log_probs(read_texts(files), options, with_tokens=tokens, as_json=as_json)
         return
     files = replace(files, hypotheses=hypotheses or ["-"])
     metric_names = parse_metrics(metrics or [_DEFAULT_METRICS])
@@ -212,19 +213,12 @@ def _score_and_compare(
         )
         raise UsageError(message, where=option, hint=hint)
     systems = [text.lines for text in texts.hypotheses]
-    names = [text.name for text in texts.hypotheses]
-    comparisons = []
+    tests: list[list[PairedTestResult]] = []
     if texts.baselines:
         baselines = [text.lines for text in texts.baselines]
         tests = paired_tests(baselines, systems, evaluation_set, metrics=metrics, test=test)
-        comparisons = [
-            Comparison(baseline.name, result, result.verdict(baseline_name=baseline.name, system_names=names))
-            for tests_of_metric in tests
-            for baseline, result in zip(texts.baselines, tests_of_metric, strict=True)
-        ]
-        # Each baseline's test has the same scores of the systems.
-        first_tests = [tests_of_metric[0] for tests_of_metric in tests]
-        reports = [[test.systems[index].report for test in first_tests] for index in range(len(systems))]
+        # The tests against all baselines have the same scores of the systems.
+        reports = [[first.systems[index].report for first, *_ in tests] for index in range(len(systems))]
     else:
         reports = score_systems(systems, evaluation_set, metrics=metrics, confidence=confidence)
     notes = []
@@ -232,4 +226,4 @@ def _score_and_compare(
         from nmt_cli.scoring.moses_bleu import note_on_comparison
 
         notes.append(note_on_comparison(texts.languages, keep_quotes=evaluation_set.keep_quotes))
-    return Scores(texts, reports, spread(reports) if len(systems) > 1 else [], comparisons, notes)
+    return Scores(texts, reports, spread(reports) if len(systems) > 1 else [], tests, notes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -17,6 +16,7 @@ from nmt_cli.console import wrap
 if TYPE_CHECKING:
     from nmt_cli.scoring.metrics import MetricName, ScoreReport
     from nmt_cli.scoring.significance import PairedTestResult, ResampledScore, Spread
+    from nmt_cli.scoring.texts import ScoredText
 
 _INTERVAL = "95 %"  # the column of confidence intervals
 # A table leaves out the columns that are empty.
@@ -26,22 +26,18 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """The name of a baseline, the result of a paired test against it, and the verdict in a sentence."""
-
-    baseline: str
-    result: PairedTestResult
-    verdict: str
-
-
-@dataclass(frozen=True, slots=True)
 class Scores:
-    """All scores to show: the reports of each hypothesis by metric, their spread, and the paired tests."""
+    """All scores to show.
+
+    `reports` has a row for each hypothesis, with a report for each metric. `spreads` has one for each metric if there
+    are several hypotheses, which are runs of one system. `tests` has a row for each metric, with the test against each
+    baseline.
+    """
 
     texts: Texts
     reports: list[list[ScoreReport]]
     spreads: list[Spread]
-    comparisons: list[Comparison]
+    tests: list[list[PairedTestResult]]
     notes: list[str]
 
     def values(self) -> dict[MetricName, float]:
@@ -50,12 +46,21 @@ class Scores:
             return {spread.name: spread.mean for spread in self.spreads}
         return {report.name: report.value for report in self.reports[0]}
 
+    def tests_with_baselines(self) -> list[tuple[ScoredText, PairedTestResult]]:
+        """Each test and the text of its baseline, by metric."""
+        return [pair for tests in self.tests for pair in zip(self.texts.baselines, tests, strict=True)]
+
+    def verdict(self, baseline: ScoredText, test: PairedTestResult) -> str:
+        """The result of a test in a sentence."""
+        names = [text.name for text in self.texts.hypotheses]
+        return test.verdict(baseline_name=baseline.name, system_names=names)
+
 
 def print_scores(scores: Scores) -> None:
     """Print scores on stdout; verdicts and notes follow on a terminal, and go to the log otherwise."""
-    rows = _comparison_rows(scores) if scores.comparisons else _rows_without_baseline(scores)
+    rows = _comparison_rows(scores) if scores.tests else _rows_without_baseline(scores)
     columns = [column for column in _COLUMNS if any(row.get(column) for row in rows)]
-    notes = [*(comparison.verdict for comparison in scores.comparisons), *scores.notes]
+    notes = [*(scores.verdict(*pair) for pair in scores.tests_with_baselines()), *scores.notes]
     if not is_terminal():
         if "system" in columns:
             typer.echo("\t".join(columns))
@@ -100,9 +105,9 @@ def print_scores_as_json(scores: Scores) -> None:
             file_and_hash(text) | {"scores": _reports_json(reports)}
             for text, reports in zip(scores.texts.hypotheses, scores.reports, strict=True)
         ]
-    if scores.comparisons:
+    if scores.tests:
         result["baselines"] = [file_and_hash(text) for text in scores.texts.baselines]
-        result["comparisons"] = [_comparison_json(comparison, scores.texts) for comparison in scores.comparisons]
+        result["comparisons"] = [_comparison_json(scores, *pair) for pair in scores.tests_with_baselines()]
     if scores.notes:
         result["notes"] = scores.notes
     print_json(result)
@@ -151,17 +156,16 @@ def _comparison_rows(scores: Scores) -> list[dict[str, str]]:
     """A row for each baseline, followed by a row for each system with its difference from the baseline, by metric."""
     from nmt_cli.scoring.metrics import decimals_of
 
-    spreads = {spread.name: spread for spread in scores.spreads}
     rows: list[dict[str, str]] = []
-    for metric, comparisons in groupby(scores.comparisons, key=lambda comparison: comparison.result.metric_name):
-        for comparison in comparisons:
-            baseline, result = comparison.baseline, comparison.result
-            rows.append({"system": baseline, **_resampled_row(result.baseline)})
-            for text, score in zip(scores.texts.hypotheses, result.systems, strict=True):
-                test = {"difference": f"{score.difference:+.{decimals_of(metric)}f}", "p": f"{score.p_value:.4f}"}
-                rows.append({"system": text.name, "baseline": baseline, **_resampled_row(score), **test})
-        if metric in spreads:
-            rows += _spread_rows(spreads[metric])
+    for metric_index, tests in enumerate(scores.tests):
+        for baseline, test in zip(scores.texts.baselines, tests, strict=True):
+            rows.append({"system": baseline.name, **_resampled_row(test.baseline)})
+            for text, score in zip(scores.texts.hypotheses, test.systems, strict=True):
+                difference = f"{score.difference:+.{decimals_of(test.metric_name)}f}"
+                cells = {"baseline": baseline.name, "difference": difference, "p": f"{score.p_value:.4f}"}
+                rows.append({"system": text.name, **_resampled_row(score), **cells})
+        if scores.spreads:
+            rows += _spread_rows(scores.spreads[metric_index])
     return rows
 
 
@@ -189,17 +193,16 @@ def _reports_json(reports: Sequence[ScoreReport]) -> dict[str, Any]:
     }
 
 
-def _comparison_json(comparison: Comparison, texts: Texts) -> dict[str, Any]:
-    result = comparison.result
+def _comparison_json(scores: Scores, baseline: ScoredText, test: PairedTestResult) -> dict[str, Any]:
     return {
-        "metric": result.baseline.report.metric,
-        "signature": result.baseline.report.signature,
-        "baseline": {"file": comparison.baseline, **_resampled_json(result.baseline)},
+        "metric": test.baseline.report.metric,
+        "signature": test.baseline.report.signature,
+        "baseline": {"file": baseline.name, **_resampled_json(test.baseline)},
         "systems": [
             {"file": text.name, **_resampled_json(score), "difference": score.difference, "p_value": score.p_value}
-            for text, score in zip(texts.hypotheses, result.systems, strict=True)
+            for text, score in zip(scores.texts.hypotheses, test.systems, strict=True)
         ],
-        "verdict": comparison.verdict,
+        "verdict": scores.verdict(baseline, test),
     }
 
 
