@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmt_cli.dataset.micro_batches import MicroBatchShape, round_up
+from nmt_cli.dataset.micro_batches import MicroBatchShape
 from nmt_cli.dataset.prepared_data import Array, Rows, TokenizedSide, TokenPairs, num_tokens
 from nmt_cli.devices import SHORT_SENTENCE_TOKENS
-from nmt_cli.model.packing import Packed
+from nmt_cli.model.packing import Packed, round_up
 from nmt_cli.tokenization.tokenizer import BOS, PAD
 
 _SLOT_MULTIPLE = 128  # for batches without a shape: libraries and compilers prepare each size that occurs

@@ -10,6 +10,7 @@ import numpy as np
 from nmt_cli.dataset.plan_computation import TokenBudgets
 from nmt_cli.dataset.prepared_data import Array, Rows
 from nmt_cli.devices import SHORT_SENTENCE_TOKENS
+from nmt_cli.model.packing import round_up
 
 # Slots are rounded up to a multiple of 128 unless that could add more than 1/400 to a side; then of 64, 32, 16 or 8.
 _LARGEST_MULTIPLE, _SMALLEST_MULTIPLE, _MIN_MULTIPLES_PER_SIDE = 128, 8, 400
@@ -85,11 +86,6 @@ def _round_up_slots(slots: int) -> int:
     while multiple > _SMALLEST_MULTIPLE and multiple * _MIN_MULTIPLES_PER_SIDE > slots:
         multiple //= 2
     return round_up(slots, multiple)
-
-
-def round_up(number: int, multiple: int) -> int:
-    """The next multiple of `multiple`."""
-    return math.ceil(number / multiple) * multiple
 
 
 def deal_micro_batches(rows: Rows, *, shape: MicroBatchShape, num_micro_batches: int, world_size: int) -> list[Rows]:

@@ -233,11 +233,11 @@ class _SamplingJob:
         sampler = _PairSampler(self.data, alpha=self.alpha, max_tokens_in_sentence=self.max_tokens_in_sentence)
         num_pairs = len(self.data.split("train"))
 
-        def sample(block: int) -> dict[str, EncodedText]:
+        def sample_block(block: int) -> dict[str, EncodedText]:
             start = block * BLOCK_PAIRS
             return sampler.sample(start, min(start + BLOCK_PAIRS, num_pairs), key=self.key)
 
-        return sample
+        return sample_block
 
 
 class _PairSampler:
@@ -247,8 +247,8 @@ class _PairSampler:
         self._max_tokens_in_sentence = max_tokens_in_sentence
         pairs = data.split("train")
         self.prepared = {"source": pairs.src, "target": pairs.tgt}
-        files = {"source": data.source_tokenizer_file, "target": data.target_tokenizer_file}
-        self._samplers = {side: subword_sampler(file.read_bytes(), alpha=alpha) for side, file in files.items()}
+        models = {"source": data.source_tokenizer_file, "target": data.target_tokenizer_file}
+        self._samplers = {side: subword_sampler(model.read_bytes(), alpha=alpha) for side, model in models.items()}
 
     def sample(self, start: int, stop: int, *, key: tuple[int, ...]) -> dict[str, EncodedText]:
         """The sampled ids of these pairs, end to end, for each side; they follow from `key` and `start`."""

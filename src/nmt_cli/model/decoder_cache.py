@@ -13,7 +13,6 @@ prepares a product for each new shape, which takes longer than a small product (
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt_cli.model.layers import CrossAttention, SelfAttention
-from nmt_cli.model.packing import Packed, to_rectangle
+from nmt_cli.model.packing import Packed, round_up, to_rectangle
 
 _GROWTH_STEPS = 8  # steps by which memory grows if shapes need no multiple; unused slots are dropped at the same time
 _SHAPE_MULTIPLE = 8  # slots and source tokens are seen in multiples of this if a new shape costs time
@@ -137,7 +136,7 @@ class DecoderCache:
     def of_source(cls, modules: Iterable[CrossAttention], memory: Tensor, source: Packed) -> DecoderCache:
         """An empty cache over memory [M, D] of B sentences."""
         shape_multiple = _shape_multiple_of(memory)
-        source_slots = _round_up(source.max_len, shape_multiple)
+        source_slots = round_up(source.max_len, shape_multiple)
         layers = [LayerCache.of_source(module, memory, source, source_slots=source_slots) for module in modules]
         bias = None
         if source_slots > source.max_len or not source.is_rectangular:
@@ -158,7 +157,7 @@ class DecoderCache:
         if self.slot_bias is not None and self.slot_bias.size(2) < self.num_slots + width:
             self._drop_dead_slots(width)
         start, self.num_slots = self.num_slots, self.num_slots + width
-        visible = _round_up(self.num_slots, self.shape_multiple)
+        visible = round_up(self.num_slots, self.shape_multiple)
         slots = Slots(start, self.num_slots, visible, self._capacity_for(start, width))
         if self.slot_bias is None:
             bias = None if self.shape_multiple == 1 else _slot_bias_of_one_hypothesis(slots, like)
@@ -192,7 +191,7 @@ class DecoderCache:
         assert self.slot_bias is not None
         is_live = (self.slot_bias[:, :, : self.num_slots] == 0).any(dim=1)
         num_live = int(is_live.sum(dim=1).max())
-        if _round_up(num_live + width, self.shape_multiple) >= _round_up(self.num_slots + width, self.shape_multiple):
+        if round_up(num_live + width, self.shape_multiple) >= round_up(self.num_slots + width, self.shape_multiple):
             return
         capacity = self._capacity_for(num_live, width)
         chosen = is_live.byte().argsort(dim=1, stable=True)[:, self.num_slots - num_live :]
@@ -206,7 +205,7 @@ class DecoderCache:
         """Slots to allocate if `num_slots` are in use and a step needs `width` more."""
         # In bf16 a product with a part of a tensor copies that part, so all memory is seen.
         if self.shape_multiple > 1:
-            return _round_up(num_slots + width, self.shape_multiple)
+            return round_up(num_slots + width, self.shape_multiple)
         return num_slots + _GROWTH_STEPS * width
 
     def _zeros(self, *shape: int) -> Tensor:
@@ -223,11 +222,6 @@ def _shape_multiple_of(x: Tensor) -> int:
 def _score_dtype(x: Tensor) -> torch.dtype:
     """The precision in which scores of tensors like x are summed: float32 at least."""
     return torch.promote_types(x.dtype, torch.float32)
-
-
-def _round_up(number: int, multiple: int) -> int:
-    """The next multiple of `multiple`."""
-    return math.ceil(number / multiple) * multiple
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None) -> Tensor:

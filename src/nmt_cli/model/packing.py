@@ -5,6 +5,7 @@ Shapes: N slots, B sentences, S or T the longest of them. Only attention ever se
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -157,3 +158,8 @@ def from_rectangle(x: Tensor, layout: Packed) -> Tensor:
     if layout.num_empty:
         tokens = torch.cat([tokens, tokens.new_zeros(layout.num_empty, *tokens.shape[1:])])
     return tokens
+
+
+def round_up(number: int, multiple: int) -> int:
+    """The next multiple of `multiple`."""
+    return math.ceil(number / multiple) * multiple

@@ -20,6 +20,7 @@ from nmt_cli.dataset.micro_batches import accumulation_steps
 from nmt_cli.devices import Precision
 from nmt_cli.errors import OutOfMemory
 from nmt_cli.memory import free_cpu_bytes, free_gpu_bytes
+from nmt_cli.model.packing import round_up
 from nmt_cli.recipe.schema import ModelConfig, Recipe, num_embedding_rows, num_parameters
 from nmt_cli.recipe.training import TrainingConfig
 from nmt_cli.training.data_order import DataOrder
@@ -120,7 +121,7 @@ def even_share(max_tokens: int, *, batch_tokens: int, world_size: int, longest: 
     max_tokens = max(max_tokens, longest)
     steps = accumulation_steps(batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size)
     part = math.ceil(batch_tokens / (steps * world_size))
-    return min(max_tokens, max(longest, math.ceil(part / _TOKEN_MULTIPLE) * _TOKEN_MULTIPLE))
+    return min(max_tokens, max(longest, round_up(part, _TOKEN_MULTIPLE)))
 
 
 @dataclass(frozen=True, slots=True)
