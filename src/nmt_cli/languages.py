@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 
 NO_LANGUAGE = "zxx"
 """The identifier's label for text in no language."""
-
-_IDENTIFIED_CHARACTERS = 4000  # from the beginning of a text
+IDENTIFIED_CHARACTERS = 4000
+"""The characters at the beginning of a text by which its language is told."""
 _FARTHEST = 1000
 _LEAST_CONFIDENCE = 0.7  # in the language or close ones
 _CLEAR_CONFIDENCE = 0.9  # among all languages
@@ -204,22 +204,23 @@ def detect_language(text: str, *, among: Sequence[str]) -> DetectedLanguage | No
     A language that alone has the script of the text is the answer; its probability is that among all languages of the
     script that the identifier knows.
     """
-    text = text[:_IDENTIFIED_CHARACTERS]
-    fitting = in_script_of(text, among)
-    if not fitting:
+    text = text[:IDENTIFIED_CHARACTERS]
+    code_of, known = _known_languages(tuple(_in_han_of(text, in_script_of(text, among))))
+    if not code_of:
         return None
-    code_of = {short_code(code): code for code in reversed(_in_han_of(text, fitting))}
-    labels = _labels()
-    known = [language for language in code_of if language in labels]
-    compared = known if len(known) > 1 else [*known, *in_script_of(text, [*labels])]
-    identifier = _identifier_for(frozenset(compared))
-    probabilities = {short_code(str(label)): float(value) for label, value in identifier.rank(text)}
-    best = max(code_of, key=lambda language: probabilities.get(language, 0.0))
-    confidence = probabilities.get(best, 0.0)
-    if len(code_of) > 1:
+    compared = known if len(known) > 1 else known.union(in_script_of(text, [*_labels()]))
+    identifier, of_no_text = _identifier_for(compared)
+    label, confidence = identifier.classify(text)
+    best = short_code(str(label))
+    if confidence < _LEAST_CONFIDENCE or best not in code_of:
+        probabilities = {short_code(str(label)): float(value) for label, value in identifier.rank(text)}
+        best = max(code_of, key=lambda language: probabilities.get(language, 0.0))
+        confidence = probabilities.get(best, 0.0)
         in_close_languages = sum(value for other, value in probabilities.items() if are_close(other, best))
-        if in_close_languages < _LEAST_CONFIDENCE or identifier.classify("")[1] == confidence:  # as for no text
+        if len(code_of) > 1 and in_close_languages < _LEAST_CONFIDENCE:
             return None
+    if len(code_of) > 1 and confidence == of_no_text:
+        return None
     return DetectedLanguage(code_of[best], confidence)
 
 
@@ -242,9 +243,11 @@ def identify_other(text: str, codes: Sequence[str]) -> DetectedLanguage | None:
 
 def in_script_of(text: str, codes: Sequence[str]) -> list[str]:
     """The languages in whose script most of a text is written; a Han or Kana character counts like a word."""
-    counts = {script: len(_words_of(script).findall(text)) for script in {*map(script_of, codes)}}
+    scripts = _scripts_of(tuple(codes))
+    possible = {"Latn"} if text.isascii() else {*scripts}
+    counts = {script: len(_words_of(script).findall(text)) for script in possible.intersection(scripts)}
     least = max(_MOST_WORDS * len(_words_of(None).findall(text)), _NEARLY_ALL * max(counts.values(), default=0), 1)
-    return [code for code in codes if counts[script_of(code)] >= least]
+    return [code for code, script in zip(codes, scripts, strict=True) if counts.get(script, 0) >= least]
 
 
 def _macro_code(code: str) -> str:
@@ -277,8 +280,7 @@ def _distance(wanted: str, code: str) -> tuple[bool, int, int]:
 
 def _in_han_of(text: str, codes: Sequence[str]) -> list[str]:
     """The languages; of simplified and traditional Chinese, only the one that fits the text."""
-    scripts = {*map(script_of, codes)}
-    if not {"Hans", "Hant"} <= scripts:
+    if not {"Hans", "Hant"} <= {*_scripts_of(tuple(codes))}:
         return [*codes]
     simplified, traditional = (len(text.encode(encoding, "ignore")) for encoding in ("gb2312", "big5"))
     other = "Hant" if simplified > traditional else "Hans"
@@ -316,8 +318,20 @@ def _labels() -> dict[str, str]:
 
 
 @lru_cache(maxsize=256)
-def _identifier_for(codes: frozenset[str]) -> LanguageIdentifier:
-    """The identifier restricted to these languages."""
+def _scripts_of(codes: tuple[str, ...]) -> list[str]:
+    return [*map(script_of, codes)]
+
+
+@lru_cache(maxsize=256)
+def _known_languages(codes: tuple[str, ...]) -> tuple[dict[str, str], frozenset[str]]:
+    """The first code of each language, and those of the languages that the identifier knows."""
+    code_of = {short_code(code): code for code in reversed(codes)}
+    return code_of, frozenset(code_of.keys() & _labels().keys())
+
+
+@lru_cache(maxsize=256)
+def _identifier_for(codes: frozenset[str]) -> tuple[LanguageIdentifier, float]:
+    """The identifier restricted to these languages, and the highest probability that it gives one without a text."""
     identifier = copy(language_identifier(where=None))
     identifier.set_languages(sorted(_labels()[code] for code in codes))  # takes as long as many detections
-    return identifier
+    return identifier, identifier.classify("")[1]
