@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,40 @@ async def test_a_text_in_another_language_is_not_detected_as_one_of_the_models(
     with pytest.raises(RequestError, match=f"the text is in {code}"):
         router.route("auto", "de", text=text)
     assert [router.detect(text) for text in ("123", "")] == [DetectedLanguage("en", 0.0)] * 2
+
+
+@pytest.mark.parametrize("pairs", [["en-de"], ["en-de", "ru-de"], ["hsb-de"], ["zh_CN-en", "de-en"]])
+async def test_a_text_is_detected_as_it_is_translated_to_the_only_target(tmp_path: Path, pairs: list[str]) -> None:
+    paths = [save_model(tmp_path / pair, *pair.split("-")) for pair in pairs]
+    router = ModelRouter([ServedModel(path, MODEL_SETTINGS, ServerMetrics()) for path in paths])
+    target = router.targets[0] if len(router.targets) == 1 else None
+    short = [
+        "",
+        "1",
+        "ok",
+        "Ja",
+        "no",
+        "Server error",
+        "OK да",
+        "да",
+        "水",
+        "Haus",
+        "the sea",
+        "Das Haus steht am Meer.",
+    ]
+    texts = [
+        *short,
+        "The house stands by the sea.",
+        "Le chien dort dans la maison de ma grand-mère.",
+        "12 " * 2000 + "да",
+    ]
+    num_routed = 0
+    for text in texts:
+        with suppress(RequestError):  # it is in another language, or names no target
+            found = router.route("auto", target, text=text).detected
+            assert found == router.detect(text), text
+            num_routed += 1
+    assert num_routed > 5
 
 
 async def test_served_languages_have_standard_codes(tmp_path: Path) -> None:

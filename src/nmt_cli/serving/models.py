@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 from nmt_cli.artifacts.directory_kinds import check_is_model, kind_of
@@ -15,6 +16,7 @@ from nmt_cli.artifacts.model_directory import SavedModelConfig, load_saved_confi
 from nmt_cli.artifacts.run import model_of_run
 from nmt_cli.errors import ModelError, NmtError, UsageError
 from nmt_cli.languages import (
+    IDENTIFIED_CHARACTERS,
     DetectedLanguage,
     detect_language,
     identify_language,
@@ -251,10 +253,7 @@ class ModelRouter:
 
         The first source with a confidence of 0 stands for a text that does not say its language.
         """
-        codes = [*self.sources, *self.targets]
-        found = identify_other(text, codes)
-        found = found or (detect_language(text, among=codes) if in_script_of(text, codes) else identify_language(text))
-        return found or DetectedLanguage(self.sources[0], 0.0)
+        return _detect(text, [*self]) or identify_language(text) or DetectedLanguage(self.sources[0], 0.0)
 
     async def load(self) -> None:
         """Load all models; NmtError if one cannot be loaded."""
@@ -283,24 +282,32 @@ class ModelRouter:
 
 
 def _detect_source(text: str, models: Sequence[ServedModel]) -> DetectedLanguage:
-    """The language of a text: one that the models translate, or the target's own.
+    """The language of a text: one that the models translate, or the target's own; RequestError for another one."""
+    found = _detect(text, models)
+    if found is None or found.code not in chain.from_iterable(model.pair for model in models):
+        raise _untranslated_error(found or identify_language(text), [*dict.fromkeys(model.pair[0] for model in models)])
+    return found
 
-    A text that does not say its language has the first source of its script, with a confidence of 0. RequestError if
-    the text is in another script, or clearly in another language.
+
+def _detect(text: str, models: Sequence[ServedModel]) -> DetectedLanguage | None:
+    """The language of a text: one of the models' languages, or another one if it clearly is in that.
+
+    A text that does not say its language has the first source of its script, with a confidence of 0. None if the text
+    is in another script.
     """
+    text = text[:IDENTIFIED_CHARACTERS]
     sources = [*dict.fromkeys(model.pair[0] for model in models)]
     codes = [*sources, *(model.pair[1] for model in models)]
     if other := identify_other(text, codes):
-        raise _untranslated_error(other, sources)
-    fitting = in_script_of(text, sources)
+        return other
     detected = detect_language(text, among=codes)
-    if detected is not None and detected.code not in sources and detected.confidence < _LEAST_UNCHANGED and fitting:
-        detected = detect_language(text, among=sources)
-    if detected is not None:
-        return detected
-    if not fitting and has_letters(text):
-        raise _untranslated_error(identify_language(text), sources)
-    return DetectedLanguage([*fitting, *sources][0], 0.0)
+    if detected is None or (detected.code not in sources and detected.confidence < _LEAST_UNCHANGED):
+        fitting = in_script_of(text, sources)
+        if detected is not None and fitting:
+            detected = detect_language(text, among=sources)
+        if detected is None and (fitting or not has_letters(text)):
+            detected = DetectedLanguage([*fitting, *sources][0], 0.0)
+    return detected
 
 
 def _untranslated_error(found: DetectedLanguage | None, sources: Sequence[str]) -> RequestError:
