@@ -14,12 +14,15 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from io import UnsupportedOperation
 from itertools import pairwise
-from typing import IO, TYPE_CHECKING, Any, Protocol, cast
+from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 
 from nmt_cli.errors import NmtError, spell_settings
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+Progress: TypeAlias = Callable[[str, int, int | None], None]
+"""Called after each piece of work with the stage, the amount done, and the whole amount if it is known."""
 
 _SECONDS_BETWEEN_LINES = 30.0
 _RED, _PLAIN = "\033[31m", "\033[0m"
@@ -74,13 +77,6 @@ def log_to_console(console: Console) -> Iterator[None]:
 def shows_live_views() -> bool:
     """True if a live view may be shown: stderr is a terminal, and the log is not quiet."""
     return is_interactive() and PACKAGE_LOGGER.isEnabledFor(logging.INFO)
-
-
-class Progress(Protocol):
-    """Called after each piece of work with the stage, the amount done, and the whole amount if it is known."""
-
-    def __call__(self, stage: str, done: int, total: int | None) -> None:
-        """Show it."""
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nmt_cli.errors import RecipeError
 from nmt_cli.recipe.key_paths import KeyPath, flatten
-from nmt_cli.recipe.yaml_files import Document, dump_annotated, dump_values, merge, parse_document, parse_value
+from nmt_cli.recipe.yaml_files import Document, dump_annotated, dump_values, merge, parse_document, parse_setting
 
 # A key stands for a section in all three or for a value in all three, as in recipes that are valid: merging is
 # associative only then.
@@ -126,13 +126,13 @@ def test_merging_is_associative_and_keeps_an_origin_for_every_leaf(
     ],
 )
 def test_scalar_is_read_by_the_core_schema(text: str, value: Any) -> None:
-    read = parse_value(text, path=("x",), source="test").values["x"]
+    read = parse_setting(text, path=("x",), source="test").values["x"]
     assert read == value
     assert type(read) is type(value)
 
 
 def test_nan_is_a_number() -> None:
-    assert math.isnan(parse_value(".NaN", path=("x",), source="test").values["x"])
+    assert math.isnan(parse_setting(".NaN", path=("x",), source="test").values["x"])
 
 
 def test_collections_may_be_nested_in_either_style() -> None:

@@ -15,7 +15,7 @@ from nmt_cli.recipe.foreign_names import check_own_keys
 from nmt_cli.recipe.key_paths import KeyPath, dotted_key, flatten
 from nmt_cli.recipe.mistakes import validate
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.recipe.yaml_files import Document, dump_values, merge, parse_document, parse_value, read_document
+from nmt_cli.recipe.yaml_files import Document, dump_values, merge, parse_document, parse_setting, read_document
 
 Kind = Literal["recipe", "corpus"]
 
@@ -148,7 +148,7 @@ def parse_override(text: str) -> Document:
         raise RecipeError(f"--set takes key=value, not {text!r}", where=flag, hint=hint)
     if not value.strip():
         raise RecipeError(f"{flag} has no value", where=flag, hint=f"--set {key}=VALUE, or --set {key}=null")
-    return parse_value(value, path=path, source=flag)
+    return parse_setting(value, path=path, source=flag)
 
 
 def _read_with_parents(file: Path, *, children: tuple[Path, ...]) -> Document:

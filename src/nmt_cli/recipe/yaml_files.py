@@ -72,7 +72,7 @@ def parse_document(text: str, *, source: str) -> Document:
     return Document(values, constructor.origins)
 
 
-def parse_value(text: str, *, path: KeyPath, source: str) -> Document:
+def parse_setting(text: str, *, path: KeyPath, source: str) -> Document:
     """The document with one YAML value at `path`, as in `--set key=value`; `source` names it in errors and origins."""
     try:
         node = yaml.compose(text, Loader=_CoreLoader)
