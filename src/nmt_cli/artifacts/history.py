@@ -1,4 +1,4 @@
-"""The history of a run, read from its metrics.jsonl: curves without lost updates, samples, starts, and troubles."""
+"""The history of a run, read from its metrics.jsonl: curves without lost updates, samples, starts, skipped updates."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ValidationPoint:
 
 @dataclass(slots=True)
 class History:
-    """The curves of a run, its starts, and its troubles.
+    """The curves of a run, its starts, its skipped updates, and its end.
 
     `training` and `validations` are the curves by rising update. An update is lost, and left out of them, if training
     resumed from an earlier checkpoint. `starts` and `skipped` are events as in metrics.jsonl. `ending` says why the

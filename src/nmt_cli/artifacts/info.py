@@ -118,7 +118,10 @@ def describe_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def parameters_in_file(file: Path) -> int | None:
-    """The number of parameters in a safetensors file, from its header; None if the file is missing or damaged."""
+    """The number of parameters in a safetensors file; None if it is missing or damaged.
+
+    Its header is read here, because `nmt info` does not wait for the import of safetensors and torch.
+    """
     try:
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")

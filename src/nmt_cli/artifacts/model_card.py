@@ -31,7 +31,10 @@ def render_card(run: Run, *, config: SavedModelConfig, num_parameters: int, comm
         scores=[result.bleu for result in config.validation if result.bleu is not None],
         signatures=sorted({result.signature for result in config.validation if result.signature}),
     )
-    return with_front_matter(_front_matter_of_run(run, config), body)
+    front = front_matter(config.languages) | {"tags": ["translation", "transformer"]}
+    if repositories := _hub_repositories(summary):
+        front["datasets"] = repositories
+    return with_front_matter(front, body)
 
 
 def without_usage_section(card: str) -> str:
@@ -64,13 +67,6 @@ def with_front_matter(values: Mapping[str, Any], body: str) -> str:
 def front_matter(languages: LanguagePair) -> dict[str, Any]:
     """Languages, library and task, as the head of a model card on the hub names them."""
     return {"language": [languages.source, languages.target], "library_name": "nmt-cli", "pipeline_tag": "translation"}
-
-
-def _front_matter_of_run(run: Run, config: SavedModelConfig) -> dict[str, Any]:
-    values = front_matter(config.languages) | {"tags": ["translation", "transformer"]}
-    if repositories := _hub_repositories(run.record.data_summary):
-        values["datasets"] = repositories
-    return values
 
 
 def _corpus(summary: Mapping[str, Any]) -> dict[str, Any]:

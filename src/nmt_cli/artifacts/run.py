@@ -148,7 +148,7 @@ class Run:
         return [point.measured for point in self.history().validations]
 
     def history(self) -> History:
-        """The curves, starts and troubles of the run, from metrics.jsonl."""
+        """The curves, starts and skipped updates of the run, from metrics.jsonl."""
         return read_history(self.events())
 
     def state(self, history: History) -> State:

@@ -105,10 +105,18 @@ def _write_and_verify(
 
 def _write_huggingface(loaded: LoadedModel, directory: Path) -> None:
     """Write the weights and the JSON files. Raises ModelError for a model that MarianMTModel cannot express."""
-    _check_expressible(loaded.model.config)
-    weights = {name: tensor.float().contiguous() for name, tensor in marian_weights(loaded.model).items()}
-    write_tensors(directory / WEIGHTS, weights)
-    for name, content in _json_files(loaded).items():
+    config = loaded.model.config
+    _check_expressible(config)
+    write_tensors(directory / WEIGHTS, marian_weights(loaded.model))
+    contents = {
+        "config.json": _marian_config_json(loaded),
+        "generation_config.json": _generation_config_json(loaded.config.recipe.decoding, config),
+        "tokenizer_config.json": _tokenizer_config_json(loaded),
+        "vocab.json": _vocabulary_json(loaded.source),
+    }
+    if not config.ties.source:
+        contents["target_vocab.json"] = _vocabulary_json(loaded.target)
+    for name, content in contents.items():
         (directory / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -163,19 +171,6 @@ def _check_expressible(config: ModelConfig) -> None:
         if is_obstacle:
             message = f"MarianMTModel has no place for a model with {key}: {value}"
             raise ModelError(message, where=f"model.{key}", hint=hint)
-
-
-def _json_files(loaded: LoadedModel) -> dict[str, Any]:
-    """The JSON files of MarianMTModel and MarianTokenizer: the content of each, by its name."""
-    config = loaded.model.config
-    target_vocabulary = {} if config.ties.source else {"target_vocab.json": _vocabulary(loaded.target)}
-    return {
-        "config.json": _marian_config_json(loaded),
-        "generation_config.json": _generation_config_json(loaded.config.recipe.decoding, config),
-        "tokenizer_config.json": _tokenizer_config(loaded),
-        "vocab.json": _vocabulary(loaded.source),
-        **target_vocabulary,
-    }
 
 
 def _marian_config_json(loaded: LoadedModel) -> dict[str, Any]:

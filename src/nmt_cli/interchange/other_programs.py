@@ -67,15 +67,11 @@ def ctranslate2_of_npz(
                 for row in rows
                 if row.marian_id is not None and row.marian_id != start_id and row.text != row_name(row.marian_id)
             }
-            lines = [f"{_quote(pieces[number])}: {number}\n" for number in sorted(pieces)]
+            quoted = {number: piece.replace("\\", "\\\\").replace('"', '\\"') for number, piece in pieces.items()}
+            lines = [f'"{quoted[number]}": {number}\n' for number in sorted(pieces)]  # as CTranslate2 reads them
             file.write_text("".join(lines), encoding="utf-8")
         Converter(str(npz), [str(file) for file in files]).convert(f"{folder}/model")
         return CTranslate2Program(Path(folder) / "model", loaded.source)
-
-
-def _quote(piece: str) -> str:
-    """A piece in the form of a vocabulary of Marian's that CTranslate2 reads."""
-    return '"' + piece.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 class TransformersProgram:

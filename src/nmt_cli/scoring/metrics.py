@@ -99,11 +99,6 @@ class EvaluationSet:
     lowercase: bool = False
     keep_quotes: bool = False
 
-    @property
-    def short_language(self) -> str | None:
-        """The short code of the target language: zh for zho_Hans."""
-        return None if self.target_language is None else short_code(self.target_language)
-
 
 @dataclass(frozen=True, slots=True)
 class Scorer:
@@ -307,9 +302,9 @@ def _moses_scorer(
     *,
     for_segments: bool,
 ) -> Scorer:
-    language = evaluation_set.short_language
-    if for_segments or language is None:
+    if for_segments or evaluation_set.target_language is None:
         raise ValueError(f"{name} is a score of a corpus in a known language")
+    language = short_code(evaluation_set.target_language)  # zh for zho_Hans
     is_paper, keep_quotes = name == "paper-bleu", evaluation_set.keep_quotes
     tokenizer = PaperTokenizer(language, keep_quotes=keep_quotes) if is_paper else MosesBleuTokenizer(language)
 

@@ -68,14 +68,9 @@ class PairedTestResult:
     baseline: ResampledScore
     systems: list[ComparedScore]
 
-    @property
-    def metric_name(self) -> MetricName:
-        """The name of the metric."""
-        return self.baseline.report.name
-
     def verdict(self, *, baseline_name: str, system_names: Sequence[str]) -> str:
         """The result in a sentence."""
-        metric = TITLES[self.metric_name]
+        metric = self.baseline.report.metric
         if len(system_names) == 1:
             difference = _difference_in_words(self.systems[0], system_names[0], baseline_name)
             return f"{metric}: {difference} by {_TEST_TITLES[self.test]}"

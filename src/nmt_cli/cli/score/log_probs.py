@@ -51,7 +51,10 @@ def print_log_probs(texts: Texts, options: ForcedOptions, *, with_tokens: bool, 
         sentences = []
         for score in scores:
             perplexity.add(score)
-            sentences.append(_sentence_json(score, with_tokens=with_tokens))
+            sentence: dict[str, Any] = {"log_prob": score.log_prob, "tokens": len(score.pieces)}
+            if with_tokens:
+                sentence["token_log_probs"] = list(map(list, _pieces_with_log_probs(score)))
+            sentences.append(sentence)
         print_json(_as_json(texts, model, perplexity, sentences))
         return
     typer.echo("line\ttoken\tlog_prob" if with_tokens else "line\tlog_prob\ttokens")
@@ -84,13 +87,6 @@ def _pieces_with_log_probs(score: ForcedScore) -> Iterable[tuple[str, float | No
     """The pieces, each with its log-probability; None for all of a pair that is too long for the model."""
     log_probs: Sequence[float | None] = score.piece_log_probs or [None] * len(score.pieces)
     return zip(score.pieces, log_probs, strict=True)
-
-
-def _sentence_json(score: ForcedScore, *, with_tokens: bool) -> dict[str, Any]:
-    result: dict[str, Any] = {"log_prob": score.log_prob, "tokens": len(score.pieces)}
-    if with_tokens:
-        result["token_log_probs"] = [list(pair) for pair in _pieces_with_log_probs(score)]
-    return result
 
 
 def _as_json(texts: Texts, model: Path, perplexity: PerplexitySums, sentences: list[dict[str, Any]]) -> dict[str, Any]:

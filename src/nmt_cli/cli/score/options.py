@@ -100,11 +100,6 @@ class Texts:
         """The number of lines, which all texts have."""
         return len(self.references[0].lines)
 
-    @property
-    def scored(self) -> list[ScoredText]:
-        """The texts to score: hypotheses, then baselines."""
-        return [*self.hypotheses, *self.baselines]
-
     def as_json(self) -> dict[str, object]:
         """The files of the texts, with their SHA-256."""
         described: dict[str, object] = {"lines": self.num_lines}

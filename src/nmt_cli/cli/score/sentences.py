@@ -69,7 +69,8 @@ def print_segment_scores(
     """Print the scores of all sentences as TSV, or the largest differences, or either as one JSON object."""
     from nmt_cli.scoring.metrics import TITLES, segment_scores
 
-    scores = segment_scores([text.lines for text in texts.scored], evaluation_set, metrics=metrics)
+    systems = [text.lines for text in (*texts.hypotheses, *texts.baselines)]
+    scores = segment_scores(systems, evaluation_set, metrics=metrics)
     if as_json:
         print_json(_segments_json(texts, scores, differences=differences))
         return

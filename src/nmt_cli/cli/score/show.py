@@ -161,7 +161,7 @@ def _comparison_rows(scores: Scores) -> list[dict[str, str]]:
         for baseline, test in zip(scores.texts.baselines, tests, strict=True):
             rows.append({"system": baseline.name, **_resampled_row(test.baseline)})
             for text, score in zip(scores.texts.hypotheses, test.systems, strict=True):
-                difference = f"{score.difference:+.{decimals_of(test.metric_name)}f}"
+                difference = f"{score.difference:+.{decimals_of(score.report.name)}f}"
                 cells = {"baseline": baseline.name, "difference": difference, "p": f"{score.p_value:.4f}"}
                 rows.append({"system": text.name, **_resampled_row(score), **cells})
         if scores.spreads:
