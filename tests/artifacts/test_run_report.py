@@ -162,15 +162,13 @@ def findings(*runs: Path) -> list[str]:
 
 
 def test_what_a_reader_must_know_comes_first(tmp_path: Path, run: Path) -> None:
-    skipped, few_pairs = findings(run)
-    assert skipped == "One update was skipped, because gradients were not finite."
-    assert few_pairs.startswith("1,234 training pairs are too few to learn a language from random weights: ")
+    assert findings(run) == ["One update was skipped, because gradients were not finite."]
     with locked_run(run):
         assert findings(run)[0] == "A process trains this run now. The page shows it up to update 450."
     add_events(run, {"event": "resume", "update": 450})
     assert findings(run)[0].startswith("The process ended after update 450 and did not say why")
     write_run(tmp_path / "new")
-    assert findings(tmp_path / "new") == ["This run has not reported an update yet.", few_pairs]
+    assert findings(tmp_path / "new") == ["This run has not reported an update yet."]
     add_events(run, *(validated(500 + place, bleu=30.0) for place in range(4)), {"event": "end", "update": 504})
     assert findings(run)[-1] == "The best BLEU was after update 200; 5 later validations were no better."
 

@@ -57,8 +57,6 @@ def test_a_dry_run_tells_what_the_recipe_needs(recipe_folder: Path, prepared: Pr
     assert found["epoch"] == "about 15 updates of 400 pairs; 1.6 epochs"
     assert found["memory per device"].startswith("about 0.0 GB")
     assert re.match(r"\d+ .* to \d+ .* \(25 to 50 % of the .* TFLOP/s .* here\)", found["time"])
-    assert found["few pairs"].startswith("400 training pairs are too few to learn a language from random weights: ")
-    assert found["instead"].endswith("--set tokenizer.taken_from=Helsinki-NLP/opus-mt-en-de -o data/tiny-tuned")
 
 
 def test_a_dry_run_measures_what_sampled_pieces_take(recipe_folder: Path, prepared: PreparedData, nmt: Shell) -> None:

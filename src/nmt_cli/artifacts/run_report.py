@@ -154,9 +154,7 @@ def _findings(reported: Sequence[ReportedRun]) -> Iterator[str]:
 
 
 def _advice(shown: ReportedRun) -> Iterator[str]:
-    """Sentences on too few pairs, and on a BLEU that is of no use, with the way out."""
-    if (warning := shown.run.record.few_pairs_warning) is not None:
-        yield " ".join(warning)
+    """A sentence on a BLEU that is of no use, with the way out."""
     best = _best(shown, "bleu")
     if best is None or shown.facts["state"] == "training" or (best.measured.bleu or 0.0) >= _LEAST_USEFUL_BLEU:
         return

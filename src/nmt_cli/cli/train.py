@@ -109,7 +109,7 @@ def train(
         if dry_run or prepared is None:
             inputs = _planned_inputs(directory, resolved.recipe, is_named=data is not None, init_from=init_from)
             world_size = start.world_size(device, gpus)
-            typer.echo(start.describe_plan(resolved, inputs, device=device, world_size=world_size), nl=False)
+            typer.echo(start.dry_run_text(resolved, inputs, device=device, world_size=world_size), nl=False)
             return
         code = start.train_run(
             resolved.recipe,

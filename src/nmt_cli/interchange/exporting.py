@@ -221,7 +221,7 @@ def _generation_config_json(decoding: DecodingConfig, config: ModelConfig) -> di
     }
 
 
-def _tokenizer_config(loaded: LoadedModel) -> dict[str, Any]:
+def _tokenizer_config_json(loaded: LoadedModel) -> dict[str, Any]:
     languages, config = loaded.config.languages, loaded.model.config
     return {
         "tokenizer_class": "MarianTokenizer",
@@ -236,7 +236,7 @@ def _tokenizer_config(loaded: LoadedModel) -> dict[str, Any]:
     }
 
 
-def _vocabulary(tokenizer: Tokenizer) -> dict[str, int]:
+def _vocabulary_json(tokenizer: Tokenizer) -> dict[str, int]:
     """The ids by MarianTokenizer's names of the pieces, as in vocab.json."""
     return {
         piece_for_marian(piece): number for number, piece in enumerate(tokenizer.pieces(range(tokenizer.vocab_size)))

@@ -20,7 +20,7 @@ from nmt_cli.devices import choose_device, choose_precision
 from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DeviceError, UsageError, first_line
 from nmt_cli.memory import is_out_of_memory
 from nmt_cli.recipe.key_paths import KeyPath
-from nmt_cli.recipe.loading import ResolvedRecipe, few_pairs_warning
+from nmt_cli.recipe.loading import ResolvedRecipe
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.recipe.yaml_files import dump_annotated
 from nmt_cli.training.micro_batch_size import estimate_device_needs
@@ -138,7 +138,7 @@ def train_run(
     return 0
 
 
-def describe_plan(resolved: ResolvedRecipe, inputs: RunInputs, *, device: str, world_size: int) -> str:
+def dry_run_text(resolved: ResolvedRecipe, inputs: RunInputs, *, device: str, world_size: int) -> str:
     """The recipe as YAML with the origin of each value as a comment, then its needs, as comments too."""
     origins: dict[KeyPath, str] = {tuple(key.split(".")): origin for key, origin in resolved.origins.items()}
     recipe = dump_annotated(resolved.recipe.model_dump(mode="json"), origins)
@@ -221,20 +221,14 @@ def _describe_needs(recipe: Recipe, inputs: RunInputs, *, device: str, world_siz
         f" ({needs.weight_bytes / 1e9:.1f} weights and optimizer,"
         f" {needs.activation_bytes / 1e9:.1f} activations of {needs.tokens:,} tokens)"
     )
-    if inputs.data is not None and inputs.initial is None:
-        manifest = inputs.data.manifest
-        num_pairs, languages = manifest.splits["train"].pairs, manifest.languages.model_dump()
-        if warning := few_pairs_warning(manifest.name, num_pairs=num_pairs, languages=languages):
-            yield f"few pairs: {warning[0]}"
-            yield f"instead: {warning[1]}"
 
 
 def _describe_epoch(recipe: Recipe, data: PreparedData) -> Iterator[str]:
     """Lines on the updates of an epoch, and on the cost of sampled pieces."""
     counts = data.manifest.splits["train"]
     check_sampling(data, recipe.tokenizer)
-    cost = SamplingCost(src_growth=1, tgt_growth=1, bytes_per_pair=0)
-    if (alpha := recipe.tokenizer.alpha) is not None:
+    cost, alpha = SamplingCost(src_growth=1, tgt_growth=1, bytes_per_pair=0), recipe.tokenizer.alpha
+    if alpha is not None:
         seed, max_positions = recipe.training.seed, recipe.model.max_positions
         cost = measure_sampling_cost(data, alpha=alpha, seed=seed, max_positions=max_positions)
     tokens = (counts.source_tokens * cost.src_growth, counts.target_tokens * cost.tgt_growth)
