@@ -139,7 +139,7 @@ def _order(arguments: argparse.Namespace) -> Any:
         recipe,
         world_size=1,
         max_tokens=arguments.batch_tokens + arguments.batch_tokens // 50,
-        run=directory,
+        run_directory=directory,
         beat=lambda: None,
     )
 

@@ -45,7 +45,7 @@ class NmtLoop:
             recipe,
             world_size=1,
             max_tokens=max_tokens_before_fitting(recipe.training),
-            run=folder,
+            run_directory=folder,
             beat=lambda: None,
         )
         self._model = build_model(recipe, data).to(self._ranks.device)
@@ -61,7 +61,7 @@ class NmtLoop:
         shape = self._order.shape
         batches = [
             make_batch(rows, self._pairs, device=self._ranks.device, shape=shape, pinned=False)
-            for rows in (self._order.longest, self._order.full)
+            for rows in (self._order.longest_rows, self._order.full_rows)
         ]
         self._updater.warm_up(batches)
         self._ready_seconds, self._graphs = time.perf_counter() - start, _graphs_compiled()

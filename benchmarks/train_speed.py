@@ -99,7 +99,7 @@ def _our_windows(arguments: argparse.Namespace) -> list[float]:
         recipe,
         world_size=1,
         max_tokens=max_tokens,
-        run=Path("."),
+        run_directory=Path("."),
         beat=lambda: None,
     )
     model = build_model(recipe, data).to(ranks.device)

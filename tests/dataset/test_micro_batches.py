@@ -17,7 +17,7 @@ from nmt_cli.dataset.micro_batches import (
     micro_batch_shape,
 )
 from nmt_cli.dataset.plan_computation import EpochPlan, TokenBudgets, token_budgets
-from nmt_cli.dataset.prepared_data import Rows, num_tokens
+from nmt_cli.dataset.prepared_data import Rows, count_tokens
 from tests.dataset.synthetic import CORPORA, LONGEST, Corpus, as_corpus, realistic
 
 BATCH_TOKENS = st.integers(LONGEST, 2000)
@@ -183,7 +183,7 @@ class Dealing:
         tokens = slots = 0
         for micro_batches in map(self.update, range(len(self.plan))):
             slots += len(micro_batches) * (self.shape.src_slots + self.shape.tgt_slots)
-            tokens += sum(num_tokens(part, side=side) for part in micro_batches for side in ("src", "tgt"))
+            tokens += sum(count_tokens(part, side=side) for part in micro_batches for side in ("src", "tgt"))
         return 1 - tokens / slots
 
 
@@ -193,7 +193,7 @@ def pairs_of(micro_batches: list[Rows]) -> list[int]:
 
 
 def is_held(part: Rows, shape: MicroBatchShape) -> bool:
-    src, tgt = (num_tokens(part, side=side) for side in ("src", "tgt"))
+    src, tgt = (count_tokens(part, side=side) for side in ("src", "tgt"))
     return shape.holds(src_tokens=src, tgt_tokens=tgt, num_pairs=len(part))
 
 

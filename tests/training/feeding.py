@@ -77,7 +77,7 @@ def order_of(
         recipe,
         world_size=world_size,
         max_tokens=max_tokens,
-        run=run,
+        run_directory=run,
         beat=lambda: None,
     )
 

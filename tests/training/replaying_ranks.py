@@ -74,7 +74,7 @@ def _train(given: Feed, ranks: Ranks, *, is_recorded: bool) -> dict[str, object]
         return replay
 
     if is_recorded:
-        with_recorder(updater, recorder).warm_up([given.batch(given.order.full)])
+        with_recorder(updater, recorder).warm_up([given.batch(given.order.full_rows)])
         replayed.clear()
     all_reduce, calls = dist.all_reduce, []
 

@@ -45,7 +45,7 @@ def test_a_training_by_replays_of_one_recorded_step_is_the_training_itself(
 ) -> None:
     given = feed(prepared, *settings)
     plain, recorded = given.updater(precision), with_recorder(given.updater(precision), taped)
-    recorded.warm_up([given.batch(given.order.full)])
+    recorded.warm_up([given.batch(given.order.full_rows)])
     assert not recorded.weights.gradients.any()
     for number, update in given.updates(10):
         if number == 5:
@@ -122,7 +122,7 @@ def test_what_cannot_be_recorded_is_run_with_a_warning(
 ) -> None:
     given = feed(prepared)
     plain, refused = given.updater("fp32"), with_recorder(given.updater("fp32"), refusing)
-    refused.warm_up([given.batch(given.order.full)])
+    refused.warm_up([given.batch(given.order.full_rows)])
     assert caplog.messages == [
         "no CUDA graph can be made (CUDA error: operation not permitted when stream is capturing):"
         " updates take longer to launch"
@@ -134,7 +134,7 @@ def test_what_cannot_be_recorded_is_run_with_a_warning(
 def test_too_little_memory_to_record_is_the_error_of_too_little_memory(prepared: PreparedData) -> None:
     given = feed(prepared)
     updater = with_recorder(given.updater("fp32"), out_of_memory)
-    batch = given.batch(given.order.full)
+    batch = given.batch(given.order.full_rows)
     with pytest.raises(
         DeviceError, match=r"(?m)^the memory of cpu does not hold a micro-batch of \d+ tokens$"
     ) as caught:
@@ -156,7 +156,7 @@ def test_a_cuda_graph_gives_the_loss_and_the_gradients_of_the_step(prepared: Pre
         feed(prepared, "training.compile=false", device="cuda").updater("bf16"),
     )
     assert (recorded.reason_not_to_compile, plain.reason_not_to_compile) == (None, "training.compile is false")
-    recorded.warm_up([given.batch(given.order.longest), given.batch(given.order.full)])
+    recorded.warm_up([given.batch(given.order.longest_rows), given.batch(given.order.full_rows)])
     assert recorded._recorded is not None
     unrecorded, graphs = given.updater("bf16"), recorded._recorded
     unrecorded._recorded = None
@@ -175,7 +175,7 @@ def test_a_cuda_graph_gives_the_loss_and_the_gradients_of_the_step(prepared: Pre
 def test_masks_of_a_replay_follow_from_seed_update_and_micro_batch(prepared: PreparedData) -> None:
     given = feed(prepared, "model.dropout=0.3", device="cuda")
     updater = given.updater("bf16")
-    batch = given.batch(given.order.full)
+    batch = given.batch(given.order.full_rows)
     updater.warm_up([batch])
     keys = [(1, 0), (1, 1), (2, 0), (1, 0)]
     first, second, third, again = (taken(updater, given, batch, key=key) for key in keys)

@@ -164,7 +164,7 @@ def test_on_other_hardware_a_training_plans_only_the_epoch_in_which_it_continues
 def test_the_longest_micro_batch_is_full_of_the_longest_pairs(prepared: PreparedData) -> None:
     pairs = prepared.split("train")
     order = order_of(prepared, tiny_recipe())
-    longest = order.longest["pair"].astype(np.int64)
+    longest = order.longest_rows["pair"].astype(np.int64)
     size = np.maximum(pairs.src.lengths, pairs.tgt.lengths)
     others = np.delete(size, longest)
     assert size[longest].min() >= others.max()

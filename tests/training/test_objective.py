@@ -83,7 +83,7 @@ def test_compiled_training_is_the_training_itself_and_is_compiled_once(
     given = small_feed(prepared, "model.decoder_layers=2")
     plain, compiled = plain_updater(given, monkeypatch, precision="fp32"), given.updater("fp32")
     counters.clear()
-    compiled.warm_up([given.batch(given.order.full), given.batch(given.order.longest)])
+    compiled.warm_up([given.batch(given.order.full_rows), given.batch(given.order.longest_rows)])
     # The encoder's layers, the decoder's layers, embeddings of each side.
     assert counters["stats"]["unique_graphs"] == 4
     with torch.compiler.set_stance("fail_on_recompile"):
@@ -95,7 +95,7 @@ def test_compiled_training_is_the_training_itself_and_is_compiled_once(
             assert ours.gradient_norm == pytest.approx(theirs.gradient_norm, rel=1e-4)
             torch.testing.assert_close(compiled.weights.values, plain.weights.values, rtol=0, atol=2e-5)
         # A validation runs the model itself, with shapes of its own.
-        assert compiled.model.eval().encode(given.batch(given.order.full).source).isfinite().all()
+        assert compiled.model.eval().encode(given.batch(given.order.full_rows).source).isfinite().all()
     assert counters["stats"]["unique_graphs"] == 4
 
 
@@ -119,7 +119,7 @@ def test_every_variant_can_be_traced_and_fits_all_batches(
     tracing(monkeypatch)
     given = small_feed(prepared, *VARIANTS[name])
     plain, compiled = plain_updater(given, monkeypatch, precision="bf16"), given.updater("bf16")
-    compiled.warm_up([given.batch(given.order.full)])
+    compiled.warm_up([given.batch(given.order.full_rows)])
     with torch.compiler.set_stance("fail_on_recompile"):
         for number, each in given.updates(2):
             ours, theirs = given.give(compiled, number, each), given.give(plain, number, each)
@@ -146,7 +146,7 @@ def test_masks_of_compiled_dropout_follow_from_seed_update_and_micro_batch(
     if place == "attention_dropout":
         monkeypatch.setattr(attention, "choose_kernel", lambda *_, **__: "triton")
     given = small_feed(prepared, f"model.{place}=0.3")
-    updater, batch = given.updater("fp32"), given.batch(given.order.full)
+    updater, batch = given.updater("fp32"), given.batch(given.order.full_rows)
     counters.clear()
     keys = [(1, 0), (1, 1), (2, 0), (1, 0)]
     losses = [float(updater.accumulate(batch, key=key, target_tokens=1, begins_sum=False)[0]) for key in keys]
@@ -161,7 +161,7 @@ def test_longer_sentences_need_the_layers_compiled_once_more_and_nothing_else(
 ) -> None:
     tracing(monkeypatch)
     given = small_feed(prepared)
-    updater, batch = given.updater("fp32"), given.batch(given.order.full)
+    updater, batch = given.updater("fp32"), given.batch(given.order.full_rows)
     longer = Batch(replace(batch.source, length_bound=512), replace(batch.target, length_bound=512), batch.gold)
     counters.clear()
     updater.warm_up([batch])
@@ -211,7 +211,7 @@ def test_a_compiler_that_fails_is_an_error_with_a_way_out(
     )
     given = feed(prepared)
     with pytest.raises(DeviceError, match=f"^{message}") as caught:
-        given.updater("fp32").warm_up([given.batch(given.order.full)])
+        given.updater("fp32").warm_up([given.batch(given.order.full_rows)])
     assert caught.value.where == where
     assert caught.value.hint.startswith(hint)
     assert caught.value.exit_code == 6

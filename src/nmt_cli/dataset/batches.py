@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt_cli.dataset.micro_batches import MicroBatchShape
-from nmt_cli.dataset.prepared_data import Array, Rows, TokenizedSide, TokenPairs, num_tokens
+from nmt_cli.dataset.prepared_data import Array, Rows, TokenizedSide, TokenPairs, count_tokens
 from nmt_cli.devices import SHORT_SENTENCE_TOKENS
 from nmt_cli.model.packing import Packed, round_up
 from nmt_cli.tokenization.tokenizer import BOS, PAD
@@ -59,7 +59,7 @@ def make_batch(
 
     Without a shape, there are as many slots as tokens, rounded up. Raises ValueError if the pairs do not fit the shape.
     """
-    src_tokens, tgt_tokens = (num_tokens(rows, side=side) for side in ("src", "tgt"))
+    src_tokens, tgt_tokens = (count_tokens(rows, side=side) for side in ("src", "tgt"))
     if shape is None:
         src_slots, tgt_slots = (round_up(tokens, _SLOT_MULTIPLE) for tokens in (src_tokens, tgt_tokens))
         num_dummies, max_sentences = 0, len(rows)

@@ -39,7 +39,7 @@ def mapped_array(size: int, *, largest: int) -> NDArray[np.unsignedinteger]:
     return np.frombuffer(pages, dtype=dtype, count=size)
 
 
-def num_tokens(rows: Rows, *, side: str) -> int:
+def count_tokens(rows: Rows, *, side: str) -> int:
     """The tokens of one side of some rows, `src` or `tgt`, with EOS."""
     return int(rows[f"{side}_length"].sum(dtype=np.int64))
 
@@ -166,7 +166,7 @@ class PreparedData:
         """Source and reference lines of `valid` or `test` as they were given, without line ends."""
         self._check_has_split(name)
         languages = self.manifest.languages
-        src, ref = (text_lines(self.directory / f"{name}.{code}") for code in (languages.source, languages.target))
+        src, ref = (held_out_lines(self.directory / f"{name}.{code}") for code in (languages.source, languages.target))
         return src, ref
 
     def _check_unchanged(self) -> None:
@@ -182,7 +182,7 @@ class PreparedData:
             raise DataError(message, where=str(self.directory), hint=f"prepare it with --{name} PREFIX")
 
 
-def text_lines(file: Path) -> list[str]:
+def held_out_lines(file: Path) -> list[str]:
     """The lines of held-out text, without line ends."""
     lines = file.read_bytes().decode("utf-8").removeprefix("\ufeff").split("\n")
     return [line.removesuffix("\r") for line in lines[:-1]]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from nmt_cli.console import Progress
 from nmt_cli.dataset.data_manifest import TokenDtype
-from nmt_cli.dataset.prepared_data import SIDES, TokenWriter, text_lines, token_dtype
+from nmt_cli.dataset.prepared_data import SIDES, TokenWriter, held_out_lines, token_dtype
 from nmt_cli.preparing.clean_chunks import CleanChunk
 from nmt_cli.preparing.clean_text import CleanText
 from nmt_cli.preparing.corpus import Corpus
@@ -87,7 +87,7 @@ def write_tokens(
     for split in corpus.splits:
         if split != "train":
             files = {side: text.held_out(split, language=code) for side, code in corpus.languages.model_dump().items()}
-            held_out = {side: encoder.encode_lines(text_lines(files[side])) for side, encoder in encoders.items()}
+            held_out = {side: encoder.encode_lines(held_out_lines(files[side])) for side, encoder in encoders.items()}
             statistics[split] = _write_split(directory, split, [held_out], dtype=dtype)
     train = statistics["train"]
     logger.info("encoded: %s source and %s target tokens", *(f"{train[side].tokens:,}" for side in SIDES))

@@ -19,7 +19,7 @@ from nmt_cli.dataset.micro_batches import (
     micro_batch_shape,
 )
 from nmt_cli.dataset.plan_computation import EpochInvariants, EpochPlan, compute_plan, expected_invariants
-from nmt_cli.dataset.prepared_data import PreparedData, Rows, num_tokens
+from nmt_cli.dataset.prepared_data import PreparedData, Rows, count_tokens
 from nmt_cli.dataset.sampled_pieces import BLOCK_PAIRS, SAMPLED, SampledPieces, measure_sampling_cost
 from nmt_cli.errors import DataError, RecipeError
 from nmt_cli.recipe.schema import Recipe
@@ -49,7 +49,7 @@ class DataOrder:
     """The updates of a training in turn. Its position is (epoch, index in the epoch's plan), both from 0.
 
     A device takes `max_tokens` slots per side at once. A plan is computed when its epoch begins. Sampled pieces lie in
-    the directory `run`, and `beat` is called while the training waits for them.
+    `run_directory`, and `beat` is called while the training waits for them.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class DataOrder:
         *,
         world_size: int,
         max_tokens: int,
-        run: Path,
+        run_directory: Path,
         beat: Callable[[], None],
     ) -> None:
-        self._data, self._training, self._run, self._beat = data, recipe.training, run, beat
+        self._data, self._training, self._run_directory, self._beat = data, recipe.training, run_directory, beat
         self._pairs, self._alpha = data.split("train"), recipe.tokenizer.alpha
         self._invariants: EpochInvariants | None = None  # known from the first plan on
         self._sampled: SampledPieces | None = None
@@ -70,7 +70,6 @@ class DataOrder:
         self.max_tokens, self.epoch, self.index = max_tokens, 0, 0
         self._plan: EpochPlan | None = None
         self._shape: MicroBatchShape | None = None
-        self._is_checked = False
 
     def open(self) -> EpochPlan:
         """The current epoch's plan.
@@ -81,7 +80,7 @@ class DataOrder:
             if self._alpha is None:
                 self._pairs = self._data.split("train")
             else:
-                self._sampled = self._sampled or self._sampled_pieces(self._alpha)
+                self._sampled = self._sampled or self._begin_sampling(self._alpha)
                 self._pairs = self._sampled.open(self.epoch)
             plan = compute_plan(
                 self._pairs,
@@ -91,9 +90,9 @@ class DataOrder:
                 epoch=self.epoch,
                 invariants=self._invariants,
             )
-            if not self._is_checked:
-                self._check(plan)
-            self._plan, self._invariants, self._is_checked = plan, plan.invariants, True
+            if self._invariants is None:
+                self._check(plan.invariants)
+            self._plan, self._invariants = plan, plan.invariants
         return self._plan
 
     def limit(self, max_tokens: int) -> None:
@@ -120,13 +119,13 @@ class DataOrder:
         return self.open().invariants.max_tokens_in_sentence
 
     @property
-    def longest(self) -> Rows:
+    def longest_rows(self) -> Rows:
         """The pairs of a full micro-batch of the longest sentences, which needs the most memory."""
         plan = self.open()
         return first_rows_that_fit(self._pairs.rows(plan.longest_pairs), shape=self.shape)
 
     @property
-    def full(self) -> Rows:
+    def full_rows(self) -> Rows:
         """The pairs of an ordinary full micro-batch."""
         return self._deal(self._rows(self.open().fullest_update))[0]
 
@@ -145,8 +144,8 @@ class DataOrder:
         self.index += 1
         return PlannedUpdate(
             micro_batches,
-            source_tokens=num_tokens(rows, side="src"),
-            target_tokens=num_tokens(rows, side="tgt"),
+            source_tokens=count_tokens(rows, side="src"),
+            target_tokens=count_tokens(rows, side="tgt"),
             epoch=self.epoch,
             index=self.index,
             slots=len(micro_batches) * (self.shape.src_slots + self.shape.tgt_slots),
@@ -158,7 +157,7 @@ class DataOrder:
             self._plan = None
         self.epoch, self.index = epoch, index
 
-    def plan_ahead(self, *, num_updates: int, num_workers: int) -> None:
+    def sample_ahead(self, *, num_updates: int, num_workers: int) -> None:
         """Begin to sample the next epoch in other processes if pieces are sampled, and if that takes a while.
 
         This is done only if one of the next `num_updates` is in that epoch.
@@ -190,34 +189,34 @@ class DataOrder:
         pairs = self.open().pairs_of_update(index)
         return self._pairs.rows(pairs)
 
-    def _sampled_pieces(self, alpha: float) -> SampledPieces:
-        """The sampled epochs of this training, whose invariants are known from now on."""
+    def _begin_sampling(self, alpha: float) -> SampledPieces:
+        """Set the invariants of all epochs, before any is sampled, and return the sampled epochs."""
         batch_tokens, max_positions, seed = self._training.batch_tokens, self._max_positions, self._training.seed
         cost = measure_sampling_cost(self._data, alpha=alpha, seed=seed, max_positions=max_positions)
         self._invariants = expected_invariants(
             self._pairs, batch_tokens=batch_tokens, max_positions=max_positions, cost=cost
         )
+        self._check(self._invariants)
         return SampledPieces(
             self._data,
-            self._run / SAMPLED,
+            self._run_directory / SAMPLED,
             alpha=alpha,
             seed=seed,
             max_tokens_in_sentence=self._invariants.max_tokens_in_sentence,
             beat=self._beat,
         )
 
-    def _check(self, plan: EpochPlan) -> None:
-        if (num_left_out := plan.invariants.num_pairs_left_out) > 0:
+    def _check(self, invariants: EpochInvariants) -> None:
+        if (num_left_out := invariants.num_pairs_left_out) > 0:
             logger.warning("%d pairs are longer than model.max_positions and are left out", num_left_out)
-        if len(plan) == 0:
-            pairs = self._data.split("train")
-            longest = max(int(side.lengths.max()) for side in (pairs.src, pairs.tgt))
+        if num_left_out == len(self._pairs):
+            longest = max(int(side.lengths.max()) for side in (self._pairs.src, self._pairs.tgt))
             raise DataError(
                 f"no training pair is left: all are longer than model.max_positions, {self._max_positions}",
                 where=str(self._data.directory),
                 hint=f"--set model.max_positions={longest}",
             )
-        longest = plan.invariants.max_tokens_in_sentence
+        longest = invariants.max_tokens_in_sentence
         subject = "a training sentence has" if self._alpha is None else "a sampled sentence may have up to"
         limits = {"training.batch_tokens": self._training.batch_tokens}
         if self._training.max_tokens_per_device != "auto":

@@ -154,7 +154,7 @@ class Loader:
         if self._ranks.is_first_on_machine:
             with self._changed:
                 num_updates = self._num_left - len(self._ready) - 1
-            self._order.plan_ahead(num_updates=num_updates, num_workers=_SAMPLING_PROCESSES[self._ranks.device.type])
+            self._order.sample_ahead(num_updates=num_updates, num_workers=_SAMPLING_PROCESSES[self._ranks.device.type])
         device = self._ranks.device
         batches = [
             (index, self._order.batch(rows, device=device, pinned=device.type == "cuda"))

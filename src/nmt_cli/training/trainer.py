@@ -95,7 +95,7 @@ class Trainer:
             recipe,
             world_size=ranks.size,
             max_tokens=max_tokens_before_fitting(recipe.training),
-            run=run.directory,
+            run_directory=run.directory,
             beat=ranks.beat,
         )
         model = build_model(recipe, data).to(ranks.device)
@@ -188,8 +188,8 @@ class Trainer:
             self._sanity_pass()
 
     def _warm_up(self) -> None:
-        device, fullest = self._ranks.device, (self._order.longest, self._order.full)
-        self._updater.warm_up([self._order.batch(rows, device=device, pinned=False) for rows in fullest])
+        device, extremes = self._ranks.device, (self._order.longest_rows, self._order.full_rows)
+        self._updater.warm_up([self._order.batch(rows, device=device, pinned=False) for rows in extremes])
 
     def _sanity_pass(self) -> None:
         """Provoke late failures early: validate a few sentences with search and score, and save."""

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt_cli.dataset.prepared_data import text_lines
+from nmt_cli.dataset.prepared_data import held_out_lines
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import Chunk
 from nmt_cli.preparing.sources.base import CorpusLanguages, LocalSource, Pairs, Split
@@ -103,7 +103,7 @@ def write_pairs(splits: Mapping[str, Pairs], directory: Path, *, languages: Corp
 
 def read_pairs(split: Split, directory: Path, *, languages: CorpusLanguages) -> Pairs:
     """The pairs of a split that `write_pairs` wrote."""
-    src, tgt = (text_lines(directory / f"{split}.{language}") for language in languages.codes)
+    src, tgt = (held_out_lines(directory / f"{split}.{language}") for language in languages.codes)
     return list(zip(src, tgt, strict=True))
 
 
