@@ -72,10 +72,10 @@ class TrainingState:
     validation: Validation | None = None
     signal: int | None = None
 
-    def after(self, update: int, planned: PlannedUpdate, result: UpdateResult) -> TrainingState:
-        """The state after the update with this number."""
+    def after(self, planned: PlannedUpdate, result: UpdateResult) -> TrainingState:
+        """The state after one more update."""
         epoch, index = planned.epoch, planned.index
-        moved = replace(self, update=update, epoch=epoch, index=index, validation=None, signal=result.signal)
+        moved = replace(self, update=self.update + 1, epoch=epoch, index=index, validation=None, signal=result.signal)
         if not result.is_applied:
             return replace(moved, skipped_in_row=self.skipped_in_row + 1)
         course = self.course.after(result.smoothed / planned.target_tokens)

@@ -7,7 +7,6 @@ import math
 import shlex
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from nmt_cli.artifacts.average import choose_checkpoints, write_average_of_checkpoints
@@ -19,7 +18,7 @@ from nmt_cli.devices import Precision, multiply_float32_fast
 from nmt_cli.errors import TrainingError
 from nmt_cli.memory import keep_freed_memory
 from nmt_cli.training.checkpointer import Checkpointer
-from nmt_cli.training.data_order import DataOrder
+from nmt_cli.training.data_order import DataOrder, PlannedUpdate
 from nmt_cli.training.initial_weights import build_model
 from nmt_cli.training.loader import LoadedUpdate, Loader
 from nmt_cli.training.micro_batch_size import fit_to_memory, max_tokens_before_fitting, warm_up_with_tokens_that_fit
@@ -46,15 +45,6 @@ _SANITY_SENTENCES = 2
 _HINT_ON_DIVERGENCE = "in a new run, lower training.schedule, or set training.clip_norm=1 or --precision fp32"
 
 
-@dataclass(frozen=True, slots=True)
-class _InFlight:
-    """An update that was launched, and whose result was not read yet."""
-
-    number: int
-    loaded: LoadedUpdate
-    launched: LaunchedUpdate
-
-
 class _Due(NamedTuple):
     """What follows an update: a validation, a checkpoint, and the ending that a signal asks for."""
 
@@ -70,7 +60,8 @@ class Trainer:
 
     On a GPU the result of an update is read after the next update was launched. The state counts only updates whose
     results were read. If a validation, a checkpoint or the end is due after an update, its result is read at once. All
-    ranks read the same sums at the same place of the loop, so they decide alike.
+    ranks read the same sums at the same place of the loop, so they decide alike. A signal is received by one
+    rank, and agreed when the sums of an update have told all. Between updates, the ranks ask each other.
     """
 
     def __init__(
@@ -110,7 +101,7 @@ class Trainer:
         self._state = TrainingState(precision)
         self._loader = Loader(order, ranks, is_interrupted=lambda: self._agreed_signal() is not None)
         self._stopwatch = Stopwatch()
-        self._meter: Meter
+        self._meter: Meter  # set by `_start_up`
         self._profiler = Profiler(
             run.directory / PROFILE_FOLDER,
             num_updates=profiled_updates if ranks.is_first else 0,
@@ -121,9 +112,9 @@ class Trainer:
     def train(self) -> Ending:
         """Train to the end of the recipe, or until patience or a signal ends the training, and save."""
         with self._reporter, self._checkpointer.finishing():
-            ending = self._resume()
+            ending = self._catch_up()
             if ending is None:
-                self._prepare()
+                self._start_up()
                 ending = self._take_updates()
             elif self._profiled_updates and ending in ("finished", "patience"):
                 self._reporter.print_line("--profile: there is no update left to watch")
@@ -139,8 +130,8 @@ class Trainer:
         self._ranks.barrier()
         return ending
 
-    def _resume(self) -> Ending | None:
-        """Load the newest checkpoint, if there is one, and open the plan; return the ending if no update is left."""
+    def _catch_up(self) -> Ending | None:
+        """Come to where the training was stopped, and open the plan; return the ending if no update is left."""
         self._state = state = self._checkpointer.resume()
         if state.ending(self._recipe.training) is None:
             if state.update > 0:
@@ -149,16 +140,14 @@ class Trainer:
             if self._ranks.is_first and self._run.record.finished is not None:
                 self._run = write_record(self._run, is_finished=False)
         self._order.move_to(epoch=state.epoch, index=state.index)
-        self._run = fit_to_memory(
-            self._order, self._run, self._updater, ranks=self._ranks, open_plan=self._end_or_open_plan
-        )
+        self._run = fit_to_memory(self._order, self._run, self._updater, ranks=self._ranks, open_plan=self._open_plan)
         if state.update > 0 and self._due_after(state.update).validation:  # the stop came before this validation
             self._validate()
             self._save()
-        return self._end_or_open_plan()
+        return self._open_plan()
 
-    def _end_or_open_plan(self) -> Ending | None:
-        """Return the ending by the recipe or by a signal; if none, open the epoch's plan, which may take hours."""
+    def _open_plan(self) -> Ending | None:
+        """Open the epoch's plan, which may take hours, or return the ending by the recipe or by a signal."""
         try:
             self._stop.interrupts = True
             if self._stop.received is None and self._state.ending(self._recipe.training) is None:
@@ -169,8 +158,8 @@ class Trainer:
             self._stop.interrupts = False
         return self._ending_by_any_signal() or self._state.ending(self._recipe.training)
 
-    def _prepare(self) -> None:
-        """Warm up, and make the sanity pass; the meter knows the cost of a token from here on."""
+    def _start_up(self) -> None:
+        """Warm up, and make the sanity pass; the meter is there from here on."""
         update = self._state.update
         self._reporter.write_event("start", update=update, **describe_start(self._updater, self._ranks))
         max_tokens = self._order.max_tokens
@@ -186,6 +175,8 @@ class Trainer:
         self._meter = Meter(cost, num_passes=self._recipe.training.num_passes)
         if update == 0:
             self._sanity_pass()
+            if self._ranks.is_first and (warning := self._run.record.few_pairs_warning):
+                logger.warning("%s", warning)
 
     def _warm_up(self) -> None:
         device, extremes = self._ranks.device, (self._order.longest_rows, self._order.full_rows)
@@ -197,12 +188,10 @@ class Trainer:
         if self._ranks.is_first:
             self._checkpointer.try_saving(self._state)
         self._reporter.print_line("sanity pass done: train, validate, decode, score, save")
-        if self._ranks.is_first and (warning := self._run.record.few_pairs_warning):
-            logger.warning("%s\n%s", *warning)
 
     def _take_updates(self) -> Ending:
         """Take update after update, until the recipe or a signal ends the training."""
-        in_flight: deque[_InFlight] = deque()
+        in_flight: deque[tuple[PlannedUpdate, LaunchedUpdate]] = deque()  # whose results were not read yet
         with self._reporter.showing_progress(self._state.update), self._profiler, self._loader:
             ending = self._do_what_is_due()
             while ending is None:
@@ -211,39 +200,38 @@ class Trainer:
                     number = self._state.update + len(in_flight) + 1
                     loaded = self._loader.next(num_left=self._recipe.training.updates + 1 - number)
                     if loaded is not None:  # else a signal came
-                        in_flight.append(self._launch(loaded, number=number))
-                    while len(in_flight) > 1 or (in_flight and self._is_read_at_once(in_flight[0].number)):
-                        self._read_result(in_flight.popleft())
+                        in_flight.append((loaded.planned, self._launch(loaded, number=number)))
+                    while len(in_flight) > 1 or (in_flight and self._is_read_at_once(self._state.update + 1)):
+                        self._read_result(*in_flight.popleft())
                 self._checkpointer.report_if_complete()
                 if not in_flight:
                     ending = self._do_what_is_due()
         return ending
 
-    def _launch(self, loaded: LoadedUpdate, *, number: int) -> _InFlight:
-        launched = self._updater.launch(
+    def _launch(self, loaded: LoadedUpdate, *, number: int) -> LaunchedUpdate:
+        return self._updater.launch(
             loaded.batches,
             number=number,
             num_micro_batches=len(loaded.planned.micro_batches),
             target_tokens=loaded.planned.target_tokens,
             received_signal=lambda: self._stop.received,
         )
-        return _InFlight(number, loaded, launched)
 
     def _is_read_at_once(self, number: int) -> bool:
-        """Whether the result of the last update is read before the next one is launched."""
+        """Whether the result of this update is read before the next one is launched."""
         return not self._updater.reads_late or self._profiled_updates > 0 or any(self._due_after(number))
 
-    def _read_result(self, finished: _InFlight) -> None:
-        """Bring the state to the end of an update, and report the update; TrainingError at a divergence."""
-        result, planned = finished.launched.result(), finished.loaded.planned
-        self._state = self._state.after(finished.number, planned, result)
+    def _read_result(self, planned: PlannedUpdate, launched: LaunchedUpdate) -> None:
+        """Bring the state to the end of the next update, and report it; TrainingError at a divergence."""
+        result = launched.result()
+        self._state = self._state.after(planned, result)
         sums = UpdateSums()
         if result.is_applied:
             tokens = planned.source_tokens, planned.target_tokens
             sums = UpdateSums(result.smoothed, result.nll, result.kl, *tokens, planned.slots)
         else:
             pairs = sorted(int(pair) for index in result.suspects for pair in planned.micro_batches[index]["pair"])
-            self._reporter.report_skipped(finished.number, pairs=pairs, in_row=self._state.skipped_in_row)
+            self._reporter.report_skipped(self._state.update, pairs=pairs, in_row=self._state.skipped_in_row)
         self._meter.add(sums, seconds=self._stopwatch.seconds, waited=self._loader.waited_seconds)
         self._report_update(result)
         if (reason := self._state.reason_of_divergence(self._recipe.training)) is not None:
@@ -276,7 +264,7 @@ class Trainer:
         return TrainingError(reason, where=str(self._run.metrics_file), hint=hint)
 
     def _due_after(self, update: int) -> _Due:
-        """What is due after this update, by all that is known of it before its validation."""
+        """What is due after this update, as far as it is known before the validation."""
         training, every = self._recipe.training, self._recipe.validation.every
         stop = ENDINGS_BY_SIGNAL.get(self._agreed_signal() or 0)
         if update == 0:  # a model that the run begins with is the first to be the best
