@@ -6,7 +6,7 @@ The rules hold no state. Whether a pair is kept does not depend on the pairs bef
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from math import inf
@@ -162,8 +162,18 @@ class CleaningRules:
     def __init__(self, config: CleaningConfig, languages: CorpusLanguages) -> None:
         self._config = config
         self._length_ratio = config.length_ratio(languages) or inf
-        self._passes_quick_test = _quick_test(config, length_ratio=self._length_ratio)
-        self._side_rules = list(_side_rules(config, languages))
+        longest = config.max_repeated_characters or 0
+        # Rules that look at one side: their setting, and how they are made of a language's code. They cost more.
+        side_rules: dict[str, tuple[object, Callable[[str], SideRule]]] = {
+            "punctuation only": (config.punctuation_only, lambda _: find_punctuation_only),
+            "URL only": (config.url_only, lambda _: find_addresses_only),
+            "repeated characters": (longest, lambda _: partial(find_long_runs, longest=longest)),
+            "other script": (config.other_script, ScriptRule),
+            "other language": (config.other_language, LanguageRule),
+        }
+        self._side_rules = [
+            (name, [make(code) for code in languages.codes]) for name, (setting, make) in side_rules.items() if setting
+        ]
 
     def apply(self, chunk: Chunk) -> KeptPairs:
         """The pairs of a chunk that the rules keep."""
@@ -181,13 +191,13 @@ class CleaningRules:
         ):
             if index in chunk.malformed:
                 drop(index, UNTRANSLATED if index in chunk.untranslated else MALFORMED, 0)
-            elif self._passes_quick_test(source, target) or (fault := self._fault(source, target)) is None:
+            elif (fault := self._fault(source, target)) is None:
                 src.append(source)
                 tgt.append(target)
                 indices.append(index)
             else:
                 drop(index, *fault)
-        for reason, source_rule, target_rule in self._side_rules:
+        for reason, (source_rule, target_rule) in self._side_rules:
             bad_sources = {*source_rule(src)}
             bad_pairs = {*bad_sources, *target_rule(tgt)}
             for position in sorted(bad_pairs):
@@ -201,86 +211,43 @@ class CleaningRules:
         return KeptPairs(src, tgt, indices, counts)
 
     def _fault(self, src: str, tgt: str) -> tuple[str, int] | None:
-        """The reason to drop a tidy pair, and the side at fault; None if its characters and lengths are in order.
-
-        Pairs that pass `_quick_test` never come here, so a new condition needs a line there.
-        """
+        """The reason to drop a tidy pair, and the side at fault; None if its characters and lengths are in order."""
         config = self._config
-        faults = [(self._fault_of_side(text), side) for side, text in enumerate((src, tgt))]
-        if faults_of_sides := [(reason, side) for reason, side in faults if reason is not None]:
-            return min(faults_of_sides, key=lambda fault: [*REASONS].index(fault[0]))
-        shorter, longer = sorted((len(src), len(tgt)))
-        fewer, more = sorted((len(src.split()), len(tgt.split())))
-        if longer > self._length_ratio * shorter or more > (config.max_word_ratio or inf) * fewer:
+        src_fault, tgt_fault = self._fault_of_side(src), self._fault_of_side(tgt)
+        if src_fault or tgt_fault:
+            faults = [(fault, side) for side, fault in enumerate((src_fault, tgt_fault)) if fault]
+            return min(faults, key=lambda fault: [*REASONS].index(fault[0]))
+        if len(src) > self._length_ratio * len(tgt) or len(tgt) > self._length_ratio * len(src):
             return "length ratio", 0
-        if config.identical_sides and src == tgt:
-            return "identical sides", 0
-        return None
+        if config.max_word_ratio is not None:
+            fewer, more = sorted((len(src.split()), len(tgt.split())))
+            if more > config.max_word_ratio * fewer:
+                return "length ratio", 0
+        return ("identical sides", 0) if config.identical_sides and src == tgt else None
 
     def _fault_of_side(self, text: str) -> str | None:
         config = self._config
-        if not is_unicode(text):
-            return NOT_UTF8
-        if "\n" in text:
-            return "line break"  # under any rules: it would misalign the two files of clean text
-        if config.control_characters and _CONTROL.search(text):
-            return CONTROL_CHARACTERS
+        if not text.isprintable():
+            if not is_unicode(text):
+                return NOT_UTF8
+            if "\n" in text:
+                return "line break"  # under any rules: it would misalign the two files of clean text
+            if config.control_characters and _CONTROL.search(text):
+                return CONTROL_CHARACTERS
         if not text:
             return "empty"
-        words = len(text.split())
-        if len(text) < (config.min_characters or 0) or words < (config.min_words or 0):
+        # A text of n words has at least 2 n - 1 characters, so most texts need not be split.
+        least, most, length = config.min_words or 0, config.max_words or inf, len(text)
+        words = len(text.split()) if least or length > 2 * most else 0
+        if length < (config.min_characters or 0) or words < least:
             return "too short"
-        if len(text) > (config.max_characters or inf) or words > (config.max_words or inf):
-            return "too long"
-        return None
+        return "too long" if length > (config.max_characters or inf) or words > most else None
 
 
 def make_printable(text: str) -> str:
     """The beginning of a text for a report, with escapes for characters that cannot be shown."""
     short = text if len(text) <= _EXAMPLE_CHARACTERS else text[:_EXAMPLE_CHARACTERS] + " …"
     return _UNPRINTABLE.sub(_escape, short)
-
-
-def _quick_test(config: CleaningConfig, *, length_ratio: float) -> Callable[[str, str], bool]:
-    """A quick test of tidy pairs, which most pairs pass. If it is True, `CleaningRules._fault` would find nothing.
-
-    In printable text the space is the only white space. So a text has one word more than spaces, and at least two
-    characters per word.
-    """
-    least = config.min_characters or 1
-    most = min(config.max_characters or inf, 2 * (config.max_words or inf))
-    least_spaces = (config.min_words or 1) - 1
-    word_ratio = config.max_word_ratio
-
-    def passes(src: str, tgt: str) -> bool:
-        num_src, num_tgt = len(src), len(tgt)
-        if num_src > num_tgt:
-            num_src, num_tgt = num_tgt, num_src
-        if num_src < least or num_tgt > most or num_tgt > length_ratio * num_src or src == tgt:
-            return False
-        if not (src.isprintable() and tgt.isprintable()):
-            return False
-        if least_spaces or word_ratio is not None:
-            fewer, more = sorted((src.count(" "), tgt.count(" ")))
-            return fewer >= least_spaces and more + 1 <= (word_ratio or inf) * (fewer + 1)
-        return True
-
-    return passes
-
-
-def _side_rules(config: CleaningConfig, languages: CorpusLanguages) -> Iterator[tuple[str, SideRule, SideRule]]:
-    """The rules that look at one side at a time, in the order of REASONS, for source and target. They cost more."""
-    if config.punctuation_only:
-        yield "punctuation only", find_punctuation_only, find_punctuation_only
-    if config.url_only:
-        yield "URL only", find_addresses_only, find_addresses_only
-    if config.max_repeated_characters is not None:
-        repeated = partial(find_long_runs, longest=config.max_repeated_characters)
-        yield "repeated characters", repeated, repeated
-    if config.other_script:
-        yield "other script", ScriptRule(languages.source), ScriptRule(languages.target)
-    if config.other_language:
-        yield "other language", LanguageRule(languages.source), LanguageRule(languages.target)
 
 
 def _remove(values: list[T], indices: set[int]) -> list[T]:
