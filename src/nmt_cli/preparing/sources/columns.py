@@ -61,29 +61,24 @@ def choose_columns(
 
     DataError if more than two columns are neither given nor named, or if lines stand above the names.
     """
-    names = [name.strip() for name in rows[0]]
-    source, target = (_given_index(column, names, file) for column in (settings.source, settings.target))
-    has_names = isinstance(settings.source, str) or isinstance(settings.target, str)
+    first_row = [cell.strip() for cell in rows[0]]
+    source, target = (_given_index(column, first_row, file) for column in (settings.source, settings.target))
+    is_named = isinstance(settings.source, str) or isinstance(settings.target, str)
+    names = [] if settings.header is False else _possible_names(rows)
     if (source is None or target is None) and settings.header is not False:
-        # A cell that comes again below is no name, but the code of a language beside each pair.
-        below = rows[1] if len(rows) > 1 else []
-        names = [
-            name if name not in map(str.strip, below[index : index + 1]) else "" for index, name in enumerate(names)
-        ]
         if found := find_columns(names, languages, given=(source, target)):
-            (source, target), has_names = found, True
+            (source, target), is_named = found, True
         else:
             _check_no_title(rows, file, languages)
-    called = [name for name in names if len(name) <= _LONGEST_NAME and is_language(name)]
-    names_others = not has_names and settings.header is not False and len(called) > 1
-    # Reading tells what is wrong with a table of one column.
-    if source is None and target is None and width_of(rows) <= 2 and not names_others:
-        source, target = 0, 1
+    if source is None and target is None and width_of(rows) <= 2:
+        called = [name for name in names if len(name) <= _LONGEST_NAME and is_language(name)]
+        if len(called) < 2:  # else the names are those of other languages
+            source, target = 0, 1  # reading tells what is wrong with a table of one column
     if source is None or target is None or source == target:
         message = f"{file.name} has {width_of(rows)} columns, and its first line does not call two by "
         message += f"{' and '.join(languages)}: {shown(rows[0])}"
         raise DataError(message, where=f"{file}:1", hint=GIVE_COLUMNS)
-    return Columns(source + 1, target + 1, has_names if settings.header is None else settings.header)
+    return Columns(source + 1, target + 1, is_named if settings.header is None else settings.header)
 
 
 def width_of(rows: Sequence[Sequence[str]]) -> int:
@@ -125,6 +120,13 @@ def _given_index(column: Column, names: Sequence[str], file: Path) -> int | None
         message = f"the first line of {file.name} names no column {column}: it has {shown(names)}"
         raise DataError(message, where=f"{file}:1", hint=GIVE_COLUMNS)
     return names.index(column)
+
+
+def _possible_names(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The cells of the first row, empty where the same comes again below, as `en` and `de` in en | Yes. | de | Ja."""
+    below = [cell.strip() for cell in rows[1]] if len(rows) > 1 else []
+    cells = [cell.strip() for cell in rows[0]]
+    return ["" if cell in below[index : index + 1] else cell for index, cell in enumerate(cells)]
 
 
 def _check_no_title(rows: Sequence[Sequence[str]], file: Path, languages: tuple[str, str]) -> None:
