@@ -173,7 +173,8 @@ class DecoderCache:
         remaining = self.num_sentences if sentences is None else len(sentences)
         width = len(rows) // remaining
         if width > 1 and self.slot_bias is None:
-            self.slot_bias = self._zeros(1, self.num_slots)
+            keys = self.layers[0].cross_keys
+            self.slot_bias = keys.new_zeros(len(keys), 1, self.num_slots, dtype=_score_dtype(keys))
         if self.slot_bias is not None:
             self.slot_bias = self.slot_bias.flatten(0, 1).index_select(0, rows).view(remaining, width, -1)
         if sentences is not None:
@@ -207,11 +208,6 @@ class DecoderCache:
         if self.shape_multiple > 1:
             return round_up(num_slots + width, self.shape_multiple)
         return num_slots + _GROWTH_STEPS * width
-
-    def _zeros(self, *shape: int) -> Tensor:
-        """A bias [B, *shape] of zeros."""
-        keys = self.layers[0].cross_keys
-        return torch.zeros(len(keys), *shape, dtype=_score_dtype(keys), device=keys.device)
 
 
 def _shape_multiple_of(x: Tensor) -> int:

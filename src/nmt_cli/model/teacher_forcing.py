@@ -111,17 +111,13 @@ def _gold_log_probs(model: Transformer, hidden_ND: Tensor, gold_N: Tensor) -> Te
     return torch.cat(blocks)
 
 
-def _split_sentences(x: Tensor, layout: Packed) -> Sequence[Tensor]:
-    parts: Sequence[Tensor] = x[: layout.num_tokens].float().split(layout.lengths.tolist())
-    return parts
-
-
 def _weights(
     q_NHK: Tensor, k_MHK: Tensor, *, queries: Packed, keys: Packed, is_causal: bool, window: int | None
 ) -> list[Tensor]:
     """The attention weights [H, T, S] of each sentence."""
     weights = []
-    for q_THK, k_SHK in zip(_split_sentences(q_NHK, queries), _split_sentences(k_MHK, keys), strict=True):
+    by_sentence = (x.float().split(layout.lengths.tolist()) for x, layout in ((q_NHK, queries), (k_MHK, keys)))
+    for q_THK, k_SHK in zip(*by_sentence, strict=True):
         scores_HTS = torch.einsum("thk,shk->hts", q_THK, k_SHK) * q_THK.size(-1) ** -0.5
         positions_T, positions_S = (torch.arange(len(x), device=x.device) for x in (q_THK, k_SHK))
         distance_TS = positions_T[:, None] - positions_S
