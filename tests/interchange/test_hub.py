@@ -367,7 +367,7 @@ def test_a_dry_run_and_a_refused_output_download_no_model_for_its_vocabulary(mac
     prepare = preparation(machine.folder, taken_from=NAME)
     planned = machine.nmt(*prepare, "--dry-run")
     assert planned.returncode == 0, planned.stderr
-    assert "to do:  cleaned, tokenizer, encoded, report" in planned.stderr
+    assert "to do:  cleaned, selected, tokenizer, encoded, report" in planned.stderr
     refused = machine.nmt(*prepare, "-o", "..")
     assert refused.returncode == 2, refused.stderr
     assert hub.requests == []

@@ -88,7 +88,7 @@ def test_a_dry_run_prints_a_corpus_file_and_writes_nothing(tmp_path: Path) -> No
     assert contents(tmp_path) == before
     assert yaml.safe_load(planned.stdout)["cleaning"]["max_words"] == 90
     assert f"input:  train: train.en, {(tmp_path / 'train.en').stat().st_size:,} bytes\n" in planned.stderr
-    assert planned.stderr.endswith("output: out/mine\nto do:  cleaned, tokenizer, encoded, report\n")
+    assert planned.stderr.endswith("output: out/mine\nto do:  cleaned, selected, tokenizer, encoded, report\n")
     (tmp_path / "again.yaml").write_text(planned.stdout)
     done = nmt(["-q", "prepare", "again.yaml", "-o", "out/mine"], folder=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -122,6 +122,11 @@ def open_chunks(directory: Path) -> list[CleanChunk]:
     return [CleanChunk(path) for path in sorted(directory.glob("[0-9]*.npz"))]
 
 
+def has_clean_pairs(directory: Path) -> bool:
+    """Whether any finished chunk in a directory has a pair."""
+    return any(map(len, open_chunks(directory)))
+
+
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write arrays to a file that `numpy.load` reads one by one. DataError if the disk is full."""
     buffer = io.BytesIO()

@@ -265,9 +265,9 @@ class LocatedCorpus:
     corpus: Corpus
     folder: Path
 
-    def context(self, *, newer_than: float = 0.0) -> CorpusContext:
-        """The context that the sources of the corpus share; addresses without a hash need a copy `newer_than` this."""
-        return CorpusContext(self.folder, self.corpus.languages.codes, newer_than)
+    def context(self, *, downloads_newer_than: float = 0.0) -> CorpusContext:
+        """The context that the sources of the corpus share; `downloads_newer_than` is as there."""
+        return CorpusContext(self.folder, self.corpus.languages.codes, downloads_newer_than)
 
     def values_here(self) -> dict[str, Any]:
         """The values of a file in the working folder that is the same corpus: local paths are whole in another one."""

@@ -44,14 +44,13 @@ def find_local_inputs(located: LocatedCorpus) -> list[InputRecord]:
     ]
 
 
-def fetch_inputs(located: LocatedCorpus, *, progress: Progress, newer_than: float = 0.0) -> FetchedInputs:
+def fetch_inputs(located: LocatedCorpus, *, progress: Progress, downloads_newer_than: float = 0.0) -> FetchedInputs:
     """Download the missing files of a corpus; with a limit, only the files that the limit needs.
 
-    Files of addresses without a hash are missing if they are older than the time `newer_than`.
-
-    Raises DataError if a source cannot be fetched, or is not the file that it should be.
+    `downloads_newer_than` is as in `CorpusContext`. Raises DataError if a source cannot be fetched, or is not the file
+    that it should be.
     """
-    corpus, context = located.corpus, located.context(newer_than=newer_than)
+    corpus, context = located.corpus, located.context(downloads_newer_than=downloads_newer_than)
     fetched = FetchedInputs({split: [] for split in corpus.splits}, [])
     for split in corpus.splits:
         pairs_left = corpus.limit if split == "train" else None
@@ -68,8 +67,8 @@ def fetch_inputs(located: LocatedCorpus, *, progress: Progress, newer_than: floa
 def text_fingerprint(located: LocatedCorpus, inputs: Sequence[InputRecord]) -> str:
     """The fingerprint of clean text: contents of local files, names and checksums of all others, and how it is cleaned.
 
-    With the inputs of `find_local_inputs` no network is needed: prepared data is recognised by it. With the records of
-    `fetch_inputs` it holds the contents of all files: a finished stage is.
+    With the inputs of `find_local_inputs` it needs no network. With the records of `fetch_inputs` it covers the
+    contents of all files. `pipeline.py` says what each is compared with.
     """
     corpus = located.corpus
     sizes = {f"{split}_size": getattr(corpus, f"{split}_size") for split in corpus.set_aside}

@@ -7,7 +7,13 @@
 4. `vocabulary.py` trains the tokenizers on the clean text, or takes others.
 5. `encoding.py` writes the text as token files, and `report.py` describes them: this is done whole, or not at all.
 
-`corpus.py` is the schema of a corpus file. `work_folder.py` keeps finished stages.
+`corpus.py` is the schema of a corpus file. `work_folder.py` keeps finished stages by their keys:
+
+    cleaned     `fingerprint_before_selection` of the fetched files: settings of the selection do not change it
+    selected    `text_fingerprint` of the fetched files
+    tokenizer   the vocabulary's `fingerprint` of that text
+
+`Plan.fingerprint` is the last one with the local files alone. The manifest keeps it, and `finished_report` compares it.
 """
 
 from __future__ import annotations
@@ -29,20 +35,14 @@ from nmt_cli.dataset.data_manifest import MANIFEST, InputRecord, Manifest, Split
 from nmt_cli.dataset.prepared_data import SIDES, open_prepared, token_dtype
 from nmt_cli.errors import DataError
 from nmt_cli.files import new_directory
-from nmt_cli.preparing.clean_chunks import open_chunks
+from nmt_cli.preparing.clean_chunks import has_clean_pairs
 from nmt_cli.preparing.clean_text import CleanText, clean, select
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus
 from nmt_cli.preparing.encoding import TokenStatistics, write_tokens
 from nmt_cli.preparing.inputs import fetch_inputs, find_local_inputs, fingerprint_before_selection, text_fingerprint
 from nmt_cli.preparing.report import REPORT, REPORT_PAGE, build_report, render_page
 from nmt_cli.preparing.vocabulary import find_vocabulary, sample_lines, tokenizer_counts
-from nmt_cli.preparing.work_folder import (
-    WorkFolder,
-    discard_interrupted,
-    finished_report,
-    open_work_folder,
-    work_path,
-)
+from nmt_cli.preparing.work_folder import WorkFolder, finished_report, open_work_folder, work_path
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.sentence_splitting import share_of_several_sentences
 from nmt_cli.tokenization.tokenizer import Tokenizer
@@ -85,7 +85,9 @@ def prepare(plan: Plan, *, output: Path, overwrite: bool, num_workers: int, prog
         output = output.resolve()  # renaming a directory to a link would replace the link
     report = finished_report(output, plan.corpus, compute_fingerprint=plan.fingerprint, overwrite=overwrite)
     if report is not None:
-        discard_interrupted(output)
+        if work_path(output).is_dir():  # of an interrupted preparation
+            with open_work_folder(output) as work:
+                work.discard_stages()
         return PreparationResult(output, report, was_finished=True)
     plan.fingerprint()  # an error of the vocabulary comes before the work
     newer_than = time.time() if overwrite else 0.0
@@ -109,7 +111,7 @@ def dry_run_lines(plan: Plan, *, output: Path, overwrite: bool) -> Iterator[str]
         yield "to do:  nothing, it is prepared already"
         return
     begun = f"; {work_path(output)} was begun before" if work_path(output).exists() else ""
-    yield f"to do:  cleaned, tokenizer, encoded, report{begun}"
+    yield f"to do:  cleaned, selected, tokenizer, encoded, report{begun}"
 
 
 def _run_stages(
@@ -118,13 +120,13 @@ def _run_stages(
     """Run the stages that are not finished yet, and write the prepared data; its report."""
     corpus = plan.corpus
     end_times = {"start": time.monotonic()}
-    fetched = fetch_inputs(plan.located, progress=progress, newer_than=newer_than)
+    fetched = fetch_inputs(plan.located, progress=progress, downloads_newer_than=newer_than)
     end_times["fetched"] = time.monotonic()
     cleaned = work.stage(
         "cleaned",
         key=fingerprint_before_selection(plan.located, fetched.records),
         build=partial(clean, corpus, fetched.sources, num_workers=num_workers, progress=progress),
-        can_resume=lambda directory: any(map(len, open_chunks(directory))),
+        can_resume=has_clean_pairs,
     )
     text_key = text_fingerprint(plan.located, fetched.records)
     selected = work.stage(

@@ -18,6 +18,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.preparing.corpus import DESCRIPTIVE_KEYS, Corpus
 from nmt_cli.preparing.report import read_report
 from nmt_cli.recipe.key_paths import flatten
+from nmt_cli.recipe.mistakes import as_written
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ class WorkFolder:
 
 @contextmanager
 def open_work_folder(output: Path) -> Iterator[WorkFolder]:
-    """The work folder of an output, locked against a second process, without half-written files of a killed process.
+    """The work folder of an output, locked against a second process; half-written files of a killed process go.
 
     The folder stays if stages are finished in it.
     """
@@ -85,20 +86,12 @@ def open_work_folder(output: Path) -> Iterator[WorkFolder]:
         raise DataError(message, where=str(path), hint=hint) from None
     with files.lock_path(output, busy=f"another nmt prepare is writing {output}", error=DataError):
         files.clear_partial_directories(path, name="*")
+        files.clear_partial_directories(output.parent, name=escape(output.name))
         try:
             yield WorkFolder(path)
         finally:
             with suppress(OSError):
                 path.rmdir()  # fails while stages are in it
-
-
-def discard_interrupted(output: Path) -> None:
-    """Remove the remains of an interrupted preparation beside an output."""
-    path = work_path(output)
-    if path.is_dir():
-        with open_work_folder(output) as work:
-            files.clear_partial_directories(output.parent, name=escape(output.name))
-            work.discard_stages()
 
 
 def work_path(output: Path) -> Path:
@@ -143,10 +136,5 @@ def _first_difference(manifest: Manifest, corpus: Corpus) -> str:
     old, new = flatten(manifest.corpus), flatten(corpus.model_dump(mode="json"))
     for path, value in new.items():
         if path[0] not in _KEYS_WITHOUT_EFFECT and old.get(path) != value:
-            return f"{'.'.join(path)} is {_as_in_yaml(old.get(path))} there, {_as_in_yaml(value)} here"
+            return f"{'.'.join(path)} is {as_written(old.get(path))} there, {as_written(value)} here"
     return "its sources differ, or another version of nmt prepared it"
-
-
-def _as_in_yaml(value: Any) -> str:
-    """A value as in a corpus file: with null, true and false."""
-    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)

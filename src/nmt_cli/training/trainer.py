@@ -176,7 +176,7 @@ class Trainer:
         if update == 0:
             self._sanity_pass()
             if self._ranks.is_first and (warning := self._run.record.few_pairs_warning):
-                logger.warning("%s", warning)
+                logger.warning("%s\n%s", *warning)
 
     def _warm_up(self) -> None:
         device, extremes = self._ranks.device, (self._order.longest_rows, self._order.full_rows)

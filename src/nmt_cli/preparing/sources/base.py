@@ -59,16 +59,17 @@ class CorpusLanguages(Section):
 class CorpusContext:
     """The folder that relative paths start from, the codes of the two languages, and the age of usable downloads.
 
-    An address without a hash is downloaded again if its copy in the cache is older than the time `newer_than`.
+    An address without a hash is downloaded again if its copy in the cache is older than the time
+    `downloads_newer_than`.
     """
 
     folder: Path
     codes: tuple[str, str]
-    newer_than: float = 0.0
+    downloads_newer_than: float = 0.0
 
     def download(self, url: str, *, progress: Progress, size: int | None = None, sha256: str | None = None) -> Path:
         """The file behind an address, checked by what is given."""
-        return download_file(url, size=size, sha256=sha256, progress=progress, newer_than=self.newer_than)
+        return download_file(url, size=size, sha256=sha256, progress=progress, newer_than=self.downloads_newer_than)
 
     def name(self, path: Path) -> str:
         """The name of a file in records: its path below the folder, or its whole path if it lies elsewhere."""
