@@ -1,4 +1,4 @@
-"""Chunks of some ten thousand pairs, as the readers of the formats give them to the cleaning rules."""
+"""Chunks of up to 50,000 pairs, as the readers of the formats give them to the cleaning rules."""
 
 from __future__ import annotations
 

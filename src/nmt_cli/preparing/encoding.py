@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import compress
 from pathlib import Path
 
@@ -23,8 +23,6 @@ from nmt_cli.tokenization.sentencepiece_model import kind_if_text_unchanged
 from nmt_cli.tokenization.tokenizer import EncodedText, TextEncoder, Tokenizer, plain_spaces
 
 logger = logging.getLogger(__name__)
-
-_STATISTICS_NAMES = ("words", "pieces", "usage", "changed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ class TokenStatistics:
 
     def plus(self, other: TokenStatistics) -> TokenStatistics:
         """The statistics of both texts together."""
-        sums = (_sum_padded(getattr(self, name), getattr(other, name)) for name in _STATISTICS_NAMES)
+        sums = (_sum_padded(getattr(self, one.name), getattr(other, one.name)) for one in fields(self))
         return TokenStatistics(*sums)
 
 

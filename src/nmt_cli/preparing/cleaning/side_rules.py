@@ -17,8 +17,8 @@ _NUM_CODES = 0x40000  # no letter lies beyond the third plane
 _OWN_SCRIPT, _OTHER_SCRIPT = 1, 2
 
 _MIN_CHARACTERS = 30  # a shorter text is too often taken for another language
-_MIN_OTHER = 0.5
-_MAX_OWN = 0.05
+_LEAST_PROBABILITY_OF_OTHER = 0.5
+_MOST_PROBABILITY_OF_OWN = 0.05
 _LETTER_OR_DIGIT = re.compile(r"[^\W_]")
 _BEGINS_WITH_ADDRESS = re.compile(r"[\W_]*(?:(?:https?|ftp)://|www\.)\w", re.IGNORECASE)
 
@@ -69,9 +69,9 @@ class LanguageRule:
 
     def _is_other(self, text: str) -> bool:
         best, probability = self._identifier.classify(text)
-        if best == self._language or probability < _MIN_OTHER:
+        if best == self._language or probability < _LEAST_PROBABILITY_OF_OTHER:
             return False
-        return bool(dict(self._identifier.rank(text))[self._language] < _MAX_OWN)
+        return bool(dict(self._identifier.rank(text))[self._language] < _MOST_PROBABILITY_OF_OWN)
 
 
 def find_punctuation_only(texts: Sequence[str]) -> list[int]:
