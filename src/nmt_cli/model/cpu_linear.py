@@ -60,6 +60,7 @@ def pack_linear_layers(model: Transformer, *, is_int8: bool) -> bool:
     if model.output_weight.device.type != "cpu" or not can_pack(dtype):
         return False
     with torch.inference_mode():
+        # First the products that a ReLU follows, so that the second pass finds them packed.
         for parent, name, child in _children(model):
             if isinstance(child, FeedForward) and child.activation == "relu":
                 inner = pack(child.inner.weight, child.inner.bias, is_relu=True, int8_out=dtype)

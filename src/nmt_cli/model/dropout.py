@@ -23,8 +23,9 @@ HASH_FACTORS = (0x7FEB352D, 0x846CA68B)
 class Dropout(nn.Module):
     """Zeroes each element with `probability` in training, and scales the rest by 1 / (1 - probability).
 
-    Randomness comes from torch's generator of the device, or from `seed`, two sampled int32, if that is set. If the
-    module is compiled, the backward pass computes the mask of a seed again, and no mask lies in memory.
+    Kernels make their own masks (`kernel_arguments`). In compiled training, the mask is a hash of `seed`, two sampled
+    int32, and the backward pass computes it again. Else torch's generator gives a bit mask on a CPU, and elsewhere
+    torch's own dropout.
     """
 
     def __init__(self, probability: float) -> None:

@@ -1,5 +1,7 @@
 """Sub-layers and layers of encoder and decoder (sections 3.1 to 3.3).
 
+A sub-layer ends before its last matrix, `output` or `outer`: `Residual` multiplies by it, and can then use one kernel.
+
 Shapes: N packed target (or only) tokens, M packed source tokens, D d_model, F = d_ff, H heads, K = d_k, V = d_v.
 """
 
@@ -64,7 +66,7 @@ class SelfAttention(nn.Module):
         self.dropout = Dropout(config.attention_dropout)
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        """The attention output [N, H * V] for x [N, D]; `Residual` multiplies it by `output`."""
+        """The attention output [N, H * V] for x [N, D]."""
         if self.rotary is None:
             matrices = [self.qkv(x)]
         else:
@@ -100,7 +102,7 @@ class CrossAttention(nn.Module):
         self.dropout = Dropout(config.attention_dropout)
 
     def forward(self, x: Tensor, layout: Layout, memory: Tensor, source: Layout) -> Tensor:
-        """The attention output [N, H * V] for x [N, D] and memory [M, D]; `Residual` multiplies it by `output`."""
+        """The attention output [N, H * V] for x [N, D] and memory [M, D]."""
         projections = Projections([self.q(x), self.kv(memory)], self.heads, self.d_k, self.d_v)
         mixed = attend(projections, queries=layout, keys=source, is_causal=False, window=None, dropout=self.dropout)
         return mixed.flatten(1)
@@ -125,14 +127,13 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(config.ffn_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The hidden layer [N, F] for x [N, D]; `Residual` multiplies it by `outer`."""
+        """The hidden layer [N, F] for x [N, D]."""
         is_compiled = self.training and torch.compiler.is_compiling()
-        hidden = self.by_kernels(x) if is_compiled else self._activate(self.inner(x))
-        dropped: Tensor = self.dropout(hidden)
-        return dropped
+        hidden = self.hidden_on_gpu(x) if is_compiled else self._activate(self.inner(x))
+        return self.dropout.forward(hidden)
 
-    def by_kernels(self, x: Tensor) -> Tensor:
-        """The hidden layer without dropout, for GPUs: if it has a ReLU, a product with the ReLU in it."""
+    def hidden_on_gpu(self, x: Tensor) -> Tensor:
+        """The hidden layer without dropout: if it has a ReLU, a product with the ReLU in it."""
         if self.activation == "relu":
             return linear_relu(x, self.inner.weight, self.inner.bias)
         return self._activate(self.inner(x))

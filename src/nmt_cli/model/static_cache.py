@@ -81,7 +81,7 @@ def static_step(model: Transformer, ids: Tensor, cache: StaticCache, inputs: Ste
         x, y = add_and_norm(x, layer.self_attention.output, hidden)
         hidden = _cross_attend(layer.cross_attention, y, cache=cross, inputs=inputs)
         x, y = add_and_norm(x, layer.cross_attention.output, hidden)
-        x, y = add_and_norm(x, layer.feed_forward.outer, layer.feed_forward.by_kernels(y))
+        x, y = add_and_norm(x, layer.feed_forward.outer, layer.feed_forward.hidden_on_gpu(y))
     return y
 
 

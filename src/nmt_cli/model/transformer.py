@@ -84,8 +84,7 @@ class Embedding(nn.Module):
     def first_layer_input(self, rows: Tensor, encodings: Tensor | None) -> Tensor:
         """Dropout(scale * rows + encodings) [N, D], for rows [N, D] of the matrix and of the position table."""
         summed = rows * self.scale if encodings is None else rows * self.scale + encodings
-        x: Tensor = self.dropout(summed.to(self.weight.dtype))
-        return x
+        return self.dropout.forward(summed.to(self.weight.dtype))
 
     def _look_up(self, table: Tensor, indices: Tensor) -> Tensor:
         # On a CPU torch sums the gradients of a row in the row's precision: a frequent one needs float32.
@@ -124,16 +123,14 @@ class Transformer(nn.Module):
         x: Tensor = self.source_embedding(source)
         for layer in self.encoder:
             x = run_encoder_layer(layer, x, source)
-        memory: Tensor = self.encoder_norm(x)
-        return memory
+        return self.encoder_norm.forward(x)
 
     def decode(self, target: Packed, memory: Tensor, source: Packed) -> Tensor:
         """The decoder's output [N, D] at each target token; the target starts with BOS: section 3.1's shift by one."""
         x: Tensor = self.target_embedding(target)
         for layer in self.decoder:
             x = run_decoder_layer(layer, x, target, memory, source)
-        hidden: Tensor = self.decoder_norm(x)
-        return hidden
+        return self.decoder_norm.forward(x)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Unnormalised log-probabilities [N, V] of the next piece for hidden [N, D]; padded rows are left out."""
@@ -157,8 +154,7 @@ class Transformer(nn.Module):
                 self_attend=partial(layer_cache.self_attend, step=step),
                 cross_attend=partial(layer_cache.cross_attend, bias=cache.source_bias),
             )
-        hidden: Tensor = self.decoder_norm(x)
-        return hidden
+        return self.decoder_norm.forward(x)
 
     def num_parameters(self) -> int:
         """Parameters, shared ones counted once."""
