@@ -25,10 +25,10 @@ from nmt_cli.artifacts.model_directory import (
 from nmt_cli.artifacts.weights import weights_of
 from nmt_cli.errors import ModelError, UsageError, first_line
 from nmt_cli.interchange.marian_huggingface import read_huggingface
-from nmt_cli.interchange.marian_model import ACTIVATIONS, MarianModel, damaged_error
+from nmt_cli.interchange.marian_model import ACTIVATIONS, MarianModel, TensorName, damaged_error
 from nmt_cli.interchange.marian_npz import find_npz, read_npz
 from nmt_cli.interchange.marian_vocabulary import VocabularyRow, rewrite_with_rows, rows_by_our_ids
-from nmt_cli.interchange.marian_weights import our_model
+from nmt_cli.interchange.marian_weights import model_from_marian
 from nmt_cli.interchange.other_programs import CTranslate2Program, TransformersProgram, ctranslate2_of_npz
 from nmt_cli.interchange.verification import Agreement, random_lines, verify
 from nmt_cli.recipe.schema import LanguagePair, Recipe
@@ -83,7 +83,7 @@ def import_marian(
             imported_from=imported_from,
             recipe=_recipe(marian, name),
         )
-        model = our_model(marian, config, source=source, target=target)
+        model = model_from_marian(marian, config, source=source, target=target)
         loaded = LoadedModel(model, Tokenizer(source_spm), Tokenizer(target_spm), config)
         agreement, comparison = _compare_with_original(loaded, marian, source=source, target=target)
     num_parameters = model.num_parameters()
@@ -156,7 +156,7 @@ def _model_settings(marian: MarianModel) -> dict[str, Any]:
     settings = marian.settings
     width = settings.d_model // settings.encoder_attention_heads
     tying = "all" if settings.share_encoder_decoder_embeddings else "target"
-    has_bias = bool(marian.weights["final_logits_bias"].any())
+    has_bias = bool(marian.weights[TensorName.BIAS].any())
     return {
         "encoder_layers": settings.encoder_layers,
         "decoder_layers": settings.decoder_layers,

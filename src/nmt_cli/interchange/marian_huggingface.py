@@ -22,9 +22,9 @@ from nmt_cli.hub import WEIGHTS_FILES
 from nmt_cli.interchange.marian_model import (
     ACTIVATIONS,
     FETCH_AGAIN,
-    POSITION_TABLES,
     MarianConfig,
     MarianModel,
+    TensorName,
     damaged_error,
 )
 from nmt_cli.interchange.marian_weights import marian_order
@@ -75,7 +75,7 @@ def read_huggingface(directory: Path) -> MarianModel:
     weights = _weights(directory)
     has_own_positions = _has_own_positions(weights, settings)
     if not has_own_positions:
-        weights = {name: tensor for name, tensor in weights.items() if name not in POSITION_TABLES}
+        weights = {name: tensor for name, tensor in weights.items() if name not in TensorName.POSITIONS}
     _resolve_tied_weights(weights, settings)
     return MarianModel(
         directory=directory,
@@ -193,29 +193,26 @@ def _read_pickled(file: Path) -> dict[str, Tensor]:
 
 def _has_own_positions(weights: Mapping[str, Tensor], settings: MarianConfig) -> bool:
     """Whether the weights have positions that differ from Marian's sinusoids."""
-    if not all(name in weights for name in POSITION_TABLES):
+    if not all(name in weights for name in TensorName.POSITIONS):
         return False
     marian = sinusoids(settings.max_position_embeddings, settings.d_model)[:, marian_order(settings.d_model)]
-    if any(weights[name].shape != marian.shape for name in POSITION_TABLES):
-        return True  # `our_model` then reports the wrong shape
-    return any(float((weights[name] - marian).abs().max()) > _SAME_POSITIONS for name in POSITION_TABLES)
+    if any(weights[name].shape != marian.shape for name in TensorName.POSITIONS):
+        return True  # `model_from_marian` then reports the wrong shape
+    return any(float((weights[name] - marian).abs().max()) > _SAME_POSITIONS for name in TensorName.POSITIONS)
 
 
 def _resolve_tied_weights(weights: dict[str, Tensor], settings: MarianConfig) -> None:
     """Drop the copies of shared tensors, and add tensors that some directories leave out."""
-    shared = "model.shared.weight"
-    encoder, decoder = (f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder"))
+    original, names = TensorName.TARGET, [TensorName.OUTPUT] if settings.tie_word_embeddings else []
     if settings.share_encoder_decoder_embeddings:
-        original, names = shared, [encoder, decoder]
+        original = TensorName.SHARED
+        names = [TensorName.SOURCE, TensorName.TARGET, *names]
     else:
-        original, names = decoder, []
-        weights.pop(shared, None)
-    if settings.tie_word_embeddings:
-        names = [*names, "lm_head.weight"]
+        weights.pop(TensorName.SHARED, None)
     copies = [weights.pop(name) for name in names if name in weights]
     if original not in weights and copies:
         weights[original] = copies[0]
-    weights.setdefault("final_logits_bias", torch.zeros(1, settings.target_rows))
+    weights.setdefault(TensorName.BIAS, torch.zeros(1, settings.target_rows))
 
 
 def _check_no_pointer(file: Path) -> None:

@@ -15,8 +15,16 @@ from nmt_cli.recipe.schema import DecodingConfig, LanguagePair
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 FETCH_AGAIN = "fetch the directory again, all its files"
 NormPlacement = Literal["post", "pre"]
-POSITION_TABLES = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 MASKED_LOGIT = -100.0  # is never the largest, and adds nothing to a softmax
+
+
+class TensorName:
+    """Transformers' names of the tensors outside the layers. The output bias is [1, rows]; the others are matrices."""
+
+    SHARED = "model.shared.weight"
+    SOURCE, TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
+    OUTPUT, BIAS = "lm_head.weight", "final_logits_bias"
+    POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 
 
 class MarianConfig(BaseModel):

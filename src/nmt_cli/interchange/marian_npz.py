@@ -20,7 +20,14 @@ from torch import Tensor
 
 from nmt_cli.artifacts.directory_kinds import import_command
 from nmt_cli.errors import ModelError
-from nmt_cli.interchange.marian_model import MASKED_LOGIT, MarianConfig, MarianModel, NormPlacement, damaged_error
+from nmt_cli.interchange.marian_model import (
+    MASKED_LOGIT,
+    MarianConfig,
+    MarianModel,
+    NormPlacement,
+    TensorName,
+    damaged_error,
+)
 from nmt_cli.recipe.mistakes import first_mistake
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.sentencepiece_model import UNKNOWN, read_pieces
@@ -327,24 +334,24 @@ def _embeddings(tensors: _NpzTensors, settings: MarianConfig) -> Iterator[tuple[
     """
     if settings.share_encoder_decoder_embeddings:
         output_matrix = tensors.take("Wemb")
-        yield "model.shared.weight", _pad_rows(output_matrix, settings.vocab_size, value=0.0)
+        yield TensorName.SHARED, _pad_rows(output_matrix, settings.vocab_size, value=0.0)
     else:
         source_matrix, output_matrix = tensors.take("encoder_Wemb"), tensors.take("decoder_Wemb")
-        yield "model.encoder.embed_tokens.weight", _pad_rows(source_matrix, settings.vocab_size, value=0.0)
-        yield "model.decoder.embed_tokens.weight", _pad_rows(output_matrix, settings.target_rows, value=0.0)
+        yield TensorName.SOURCE, _pad_rows(source_matrix, settings.vocab_size, value=0.0)
+        yield TensorName.TARGET, _pad_rows(output_matrix, settings.target_rows, value=0.0)
     if not settings.tie_word_embeddings:
         if "decoder_ff_logit_out_Wt" in tensors.remaining:
             output_matrix = tensors.take("decoder_ff_logit_out_Wt")
         else:
             output_matrix = tensors.take("decoder_ff_logit_out_W").T.contiguous()
-        yield "lm_head.weight", _pad_rows(output_matrix, settings.target_rows, value=0.0)
+        yield TensorName.OUTPUT, _pad_rows(output_matrix, settings.target_rows, value=0.0)
     bias = output_matrix.new_zeros(len(output_matrix), 1)
     if "decoder_ff_logit_out_b" in tensors.remaining:
         bias = tensors.take("decoder_ff_logit_out_b").reshape(-1, 1)
-    yield "final_logits_bias", _pad_rows(bias, settings.target_rows, value=MASKED_LOGIT).T
+    yield TensorName.BIAS, _pad_rows(bias, settings.target_rows, value=MASKED_LOGIT).T
 
 
 def _pad_rows(matrix: Tensor, rows: int, *, value: float) -> Tensor:
-    """The matrix with rows of one value at its end; a matrix that is larger stays, for `our_model` to refuse."""
+    """The matrix with rows of one value at its end; one that is larger stays, for `model_from_marian` to refuse."""
     missing = max(0, rows - len(matrix))
     return torch.cat([matrix, matrix.new_full((missing, *matrix.shape[1:]), value)])

@@ -1,4 +1,4 @@
-"""The weights of a Transformer as MarianMTModel has them: read for an export, and written through for an import.
+"""The weights of a Transformer under MarianMTModel's names: read for an export, and overwritten for an import.
 
 Marian's position encodings are all sines, then all cosines. The paper's alternate. A Transformer does not depend on the
 order of d_model, so one reordering of every matrix along d_model turns one layout into the other.
@@ -20,14 +20,11 @@ from nmt_cli.artifacts.weights import (
     uninitialized_model,
     weights_of,
 )
-from nmt_cli.interchange.marian_model import FETCH_AGAIN, MASKED_LOGIT, POSITION_TABLES, MarianModel
+from nmt_cli.interchange.marian_model import FETCH_AGAIN, MASKED_LOGIT, MarianModel, TensorName
 from nmt_cli.interchange.marian_vocabulary import VocabularyRow
 from nmt_cli.model.layers import CrossAttention, DecoderLayer, EncoderLayer, Residual, SelfAttention
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.model.weight_layout import Affine, affine_of, attention_projections
-
-_SHARED, _OUTPUT, _BIAS = "model.shared.weight", "lm_head.weight", "final_logits_bias"
-_SOURCE, _TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
 
 
 def marian_weights(model: Transformer) -> dict[str, Tensor]:
@@ -37,7 +34,7 @@ def marian_weights(model: Transformer) -> dict[str, Tensor]:
     return _reorder_d_model(weights, marian_order(model.config.d_model)) if is_reordered else weights
 
 
-def our_model(
+def model_from_marian(
     marian: MarianModel, config: SavedModelConfig, *, source: Sequence[VocabularyRow], target: Sequence[VocabularyRow]
 ) -> Transformer:
     """The model of this description with Marian's weights, in eval mode: rows by our ids, d_model in our order.
@@ -48,24 +45,25 @@ def our_model(
     where = str(marian.file if marian.is_npz else marian.directory)
     hint = f"{FETCH_AGAIN}; or use the program that made it"
     theirs = dict(marian.weights)
-    if _SHARED in theirs and not architecture.ties.source:
-        theirs[_SOURCE] = theirs[_TARGET] = theirs.pop(_SHARED)
-    like_theirs = uninitialized_model(architecture, source_vocab=settings.vocab_size, target_vocab=settings.target_rows)
-    expected = shapes_of(_by_marian_names(like_theirs))
+    if TensorName.SHARED in theirs and not architecture.ties.source:
+        theirs[TensorName.SOURCE] = theirs[TensorName.TARGET] = theirs.pop(TensorName.SHARED)
+    original = uninitialized_model(architecture, source_vocab=settings.vocab_size, target_vocab=settings.target_rows)
+    expected = shapes_of(_by_marian_names(original))
     check_names_and_shapes(shapes_of(theirs), expected=expected, where=where, hint=hint)
     if architecture.positions == "sinusoidal":
         theirs = _reorder_d_model(theirs, marian_order(architecture.d_model).argsort())
+    # Zeros stay in what Marian lacks. All else is written through views of our weights under Marian's names.
     model = new_model(config)
     zeros = {name: torch.zeros(parameter.shape) for name, parameter in weights_of(model).items()}
     load_weights(model, zeros, where=where, hint=hint)
-    for name, ours in _by_marian_names(model).items():
+    for name, view in _by_marian_names(model).items():
         check_finite(name, theirs[name], where=where, hint=hint)
-        if name == _BIAS:
-            ours[0] = _by_our_ids(theirs[name][0], target, missing=MASKED_LOGIT)
-        elif name in (_SHARED, _SOURCE, _TARGET, _OUTPUT):
-            ours.copy_(_by_our_ids(theirs[name], source if name == _SOURCE else target, missing=0.0))
+        if name == TensorName.BIAS:
+            view[0] = _by_our_ids(theirs[name][0], target, missing=MASKED_LOGIT)
+        elif name in (TensorName.SHARED, TensorName.SOURCE, TensorName.TARGET, TensorName.OUTPUT):
+            view.copy_(_by_our_ids(theirs[name], source if name == TensorName.SOURCE else target, missing=0.0))
         else:
-            ours.copy_(theirs[name])
+            view.copy_(theirs[name])
     return model.eval()
 
 
@@ -83,14 +81,16 @@ def _by_marian_names(model: Transformer) -> dict[str, Tensor]:
     config = model.config
     source = model.source_embedding.weight.detach()[: model.source_vocab]
     target = model.target_embedding.weight.detach()[: model.target_vocab]
-    weights = {_SHARED: source} if config.ties.source else {_SOURCE: source, _TARGET: target}
+    weights = (
+        {TensorName.SHARED: source} if config.ties.source else {TensorName.SOURCE: source, TensorName.TARGET: target}
+    )
     if not config.ties.output:
-        weights[_OUTPUT] = model.output_weight.detach()[: model.target_vocab]
+        weights[TensorName.OUTPUT] = model.output_weight.detach()[: model.target_vocab]
     bias = torch.zeros(model.target_vocab) if model.output_bias is None else model.output_bias.detach()
-    weights[_BIAS] = bias[None, : model.target_vocab]
+    weights[TensorName.BIAS] = bias[None, : model.target_vocab]
     if config.positions != "sinusoidal":
         tables = (embedding.positions.table.detach() for embedding in (model.source_embedding, model.target_embedding))
-        weights |= zip(POSITION_TABLES, tables, strict=True)
+        weights |= zip(TensorName.POSITIONS, tables, strict=True)
     for side, layers, norm in (
         ("encoder", model.encoder, model.encoder_norm),
         ("decoder", model.decoder, model.decoder_norm),
@@ -144,7 +144,7 @@ def _reorder_d_model(weights: Mapping[str, Tensor], order: Tensor) -> dict[str, 
     """The weights with d_model in another order [D]: the output of norms, out_proj and fc2, the input of others."""
 
     def reorder(name: str, tensor: Tensor) -> Tensor:
-        if name == _BIAS:
+        if name == TensorName.BIAS:
             return tensor
         module, kind = name.split(".")[-2:]
         if module.endswith("layer_norm") or module in ("out_proj", "fc2"):
