@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 Precision = Literal["bf16", "fp32"]
 PrecisionChoice = Literal["auto", "bf16", "fp32"]
+Quantization = Literal[  # of the weights of a model in CTranslate2's format
+    "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"
+]
 
 _PYTHON_HEADER = Path(sysconfig.get_path("include")) / "Python.h"
 # How often a waiting OpenMP thread looks for the others before it sleeps. Few spins suit a busy machine

@@ -17,7 +17,7 @@ from nmt_cli.artifacts.manifest import write_manifest
 from nmt_cli.artifacts.model_card import render_card
 from nmt_cli.artifacts.run import open_run
 from nmt_cli.decoding.ctranslate2 import model as our_ctranslate2
-from nmt_cli.decoding.ctranslate2.model import Quantization
+from nmt_cli.devices import Quantization
 from nmt_cli.errors import DataError, ModelError
 from nmt_cli.interchange.exporting import Target, export
 from nmt_cli.interchange.marian_weights import marian_weights

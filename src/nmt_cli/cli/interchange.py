@@ -11,12 +11,10 @@ import typer
 
 from nmt_cli.cli.arguments import DebugOption, QuietOption, find_models
 from nmt_cli.console import show_progress
+from nmt_cli.devices import Quantization
 from nmt_cli.errors import UsageError
 from nmt_cli.languages import parse_languages
 
-_Quantization = Literal[
-    "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"
-]
 logger = logging.getLogger(__name__)
 
 _MAX_LINES = 100_000
@@ -36,7 +34,7 @@ def export(
         typer.Option("--output", "-o", metavar="DIR", help="Folder to write; else MODEL-TO or MODEL-TO-PRECISION."),
     ] = None,
     precision: Annotated[
-        _Quantization | None,
+        Quantization | None,
         typer.Option(metavar="float32|int8|...", help="Precision of CTranslate2's weights; else float32."),
     ] = None,
     lines: Annotated[
@@ -57,7 +55,7 @@ def export(
     if precision is not None and to != "ctranslate2":
         message = "an export to Hugging Face is in float32; transformers converts it to other precisions"
         raise UsageError(message, where="--precision", hint="leave --precision out")
-    quantization: _Quantization = precision or "float32"
+    quantization: Quantization = precision or "float32"
     is_local = model.exists()
     (model,) = find_models([model])
     if output is None:

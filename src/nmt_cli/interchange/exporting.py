@@ -21,7 +21,8 @@ from nmt_cli.artifacts.model_card import front_matter, read_card, with_front_mat
 from nmt_cli.artifacts.model_directory import LoadedModel, SavedModelConfig, load_model
 from nmt_cli.artifacts.weights import write_tensors
 from nmt_cli.decoding.ctranslate2.engine import PATIENCE, length_exponent
-from nmt_cli.decoding.ctranslate2.model import Quantization, import_ctranslate2, write_ctranslate2
+from nmt_cli.decoding.ctranslate2.model import import_ctranslate2, write_ctranslate2
+from nmt_cli.devices import Quantization
 from nmt_cli.errors import DataError, ModelError, UsageError
 from nmt_cli.interchange.marian_vocabulary import piece_for_marian
 from nmt_cli.interchange.marian_weights import marian_weights
@@ -48,7 +49,7 @@ _TAKEN_BY_MARIAN = {
     "positions": ("sinusoidal", "sinusoidal-halves", "learned"),
     "tying": ("all", "target", "none"),
 }
-_MAX_NORM_EPSILON = 3e-5  # MarianMTModel adds 1e-5 to the variance, and its configuration has no key for it
+_MAX_NORM_EPSILON = 3e-5  # MarianMTModel always adds 1e-5; up to this, a piece's log-probability changes by about 1e-4
 
 
 def export(
@@ -62,7 +63,8 @@ def export(
     differ, or if `output` may not be replaced. Raises UsageError if ctranslate2 is missing, and DataError if `lines`
     are too few.
     """
-    is_export = read_card(output)[0].get("library_name") == _LIBRARIES[to] and _WRITTEN_BY in read_card(output)[1]
+    front, body = read_card(output)
+    is_export = front.get("library_name") == _LIBRARIES[to] and _WRITTEN_BY in body
     kind_name = f"{_KINDS[to]} of nmt export"
     files.check_replaceable(output, kind_name=kind_name, is_same_kind=is_export, overwrite=overwrite)
     if to == "ctranslate2":

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.manifest import MANIFEST, verify_files, write_manifest
 from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.decoding.attention_maps import alignment_layer
+from nmt_cli.devices import Quantization
 from nmt_cli.errors import ModelError, NmtError, UsageError, package_error
 from nmt_cli.model.layers import CrossAttention, DecoderLayer, EncoderLayer, FeedForward, Residual, SelfAttention
 from nmt_cli.model.transformer import Transformer
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-Quantization = Literal[
-    "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"
-]
 # CTranslate2 refuses sentences longer than this table. Twice a usual model's positions cost little memory.
 _MIN_POSITIONS = 2048
 logger = logging.getLogger(__name__)
@@ -49,8 +47,12 @@ _TAKEN = {
 }
 
 
+class _CopyUnavailable(NmtError):
+    """The copy beside the model is missing, outdated or damaged, or cannot be written."""
+
+
 def write_ctranslate2(loaded: LoadedModel, directory: Path, *, quantization: Quantization) -> None:
-    """Write `model.bin`, `config.json` and the vocabularies into an existing, empty directory.
+    """Write `model.bin`, `config.json` and the vocabularies into an existing directory, over those that are there.
 
     UsageError if CTranslate2 is not installed, ModelError if it does not support the model.
     """
@@ -213,10 +215,6 @@ def _array(tensor: Tensor) -> NDArray[np.float32]:
     return array
 
 
-class _CopyUnavailable(NmtError):
-    """The folder beside the model cannot be written, or another process is writing it."""
-
-
 @contextmanager
 def converted_model(model: Path, *, version: str) -> Iterator[Path]:
     """The folder with a model in CTranslate2's format; a temporary folder is removed when the block ends."""
@@ -227,19 +225,16 @@ def converted_model(model: Path, *, version: str) -> Iterator[Path]:
         yield folder
         return
     loaded = model_directory.load_model(model, device=torch.device("cpu"), dtype=torch.float32)
-    reason = None  # without the error, which holds `loaded`
-    try:
-        with files.lock_path(folder, busy=f"{folder.name} is being written", error=_CopyUnavailable):
-            if not _is_up_to_date(folder, key):  # another process may have just written it, and may be reading it
-                with files.new_directory(folder, error=_CopyUnavailable) as unfinished:
-                    write_ctranslate2(loaded, unfinished, quantization="float32")
-                    write_manifest(unfinished, key)
-                logger.info("converted for CTranslate2: %s, which later runs take", folder)
-    except _CopyUnavailable as error:
-        reason = error.message
     with ExitStack() as stack:
-        if reason is not None:
-            logger.info("converted for CTranslate2, for this once: %s", reason)
+        try:
+            with files.lock_path(folder, busy=f"{folder.name} is being written", error=_CopyUnavailable):
+                if not _is_up_to_date(folder, key):  # another process may have just written it, and may be reading it
+                    with files.new_directory(folder, error=_CopyUnavailable) as unfinished:
+                        write_ctranslate2(loaded, unfinished, quantization="float32")
+                        write_manifest(unfinished, key)
+                    logger.info("converted for CTranslate2: %s, which later runs take", folder)
+        except _CopyUnavailable as error:
+            logger.info("converted for CTranslate2, for this once: %s", error.message)
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nmt-ctranslate2-")))
             write_ctranslate2(loaded, folder, quantization="float32")
         del loaded  # the block takes as much memory again
