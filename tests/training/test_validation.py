@@ -145,7 +145,7 @@ def test_memory_runs_out_once_in_a_validation(
     monkeypatch.setattr(Searcher, "search", search)
     assert measured(validator)[1] == expected
     (told,) = caplog.messages
-    assert told.endswith("sentences at once: batches are half as large from here on; nothing is lost")
+    assert told.endswith("sentences at once: batches are half as large for a while; nothing is lost")
 
 
 @pytest.mark.parametrize(("language", "tokens"), [("zh", "zh"), ("th", "char"), ("de", "13a")])
