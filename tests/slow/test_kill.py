@@ -138,8 +138,8 @@ def _state(run: Path) -> str:
 
 
 def _begun(run: Path) -> str:
-    """The files that are only half there. The lock of sampled pieces stays where it is."""
-    begun = [str(path.relative_to(run)) for path in sorted(run.rglob(".*")) if path != run / "sampled/.lock"]
+    """The files that are only half there; a lock that a kill left behind holds nothing."""
+    begun = [str(path.relative_to(run)) for path in sorted(run.rglob(".*")) if not path.name.endswith(".lock")]
     is_torn = (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").read_bytes()[-1:] not in (b"", b"\n")
     return " ".join([*begun, *(["metrics.jsonl"] if is_torn else [])])
 
