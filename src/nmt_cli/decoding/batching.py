@@ -66,12 +66,15 @@ class Batches:
         else:
             all_threads = Barrier(workers + 1)
             pool = ThreadPoolExecutor(workers, initializer=_begin_thread, initargs=(threads // workers, all_threads))
-            futures = [pool.submit(run, batch) for batch in batches]
-            all_threads.wait()
-            torch.set_num_threads(threads)  # what torch gives to threads that use it for the first time
-            all_threads.wait()
             try:
+                futures = [pool.submit(run, batch) for batch in batches]
+                all_threads.wait()
+                torch.set_num_threads(threads)  # what torch gives to threads that use it for the first time
+                all_threads.wait()
                 wait(futures, return_when=FIRST_EXCEPTION)
+            except BaseException:  # a thread cannot be started, or Ctrl-C: the others wait no more
+                all_threads.abort()
+                raise
             finally:
                 pool.shutdown(cancel_futures=True)  # after an error no thread begins another batch
             results = [future.result() for future in futures]

@@ -206,7 +206,7 @@ class CheckpointFolder:
             content.pop("returns", None)  # of earlier versions, as `recent` is: they say nothing about what follows
             content["course"].pop("recent", None)
             return TrainingState(**{**content, "course": LossCourse(**content["course"])})
-        except (TypeError, KeyError) as error:
+        except (AttributeError, TypeError, KeyError) as error:
             where = str(checkpoint.path / _STATE)
             raise ModelError(f"{_STATE} has other fields: {error}", where=where, hint=_OTHER_VERSION) from None
 
