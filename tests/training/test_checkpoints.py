@@ -128,12 +128,8 @@ def test_a_checkpoint_of_another_version_is_refused_and_not_to_be_removed(tmp_pa
     path = folder.save(TrainingState("fp32", update=4), tensors_of(weights, optimizer))
     with pytest.raises(ModelError, match="is of another training"):
         CheckpointFolder(tmp_path, recipe_fingerprint="g").load(read_checkpoint(path), weights, optimizer)
-    manifest = {"kind": "checkpoint", "update": 4, "recipe_fingerprint": "f"}
-    (path / "state.json").write_text(json.dumps({"precision": "fp32", "course": {"recent": 1.0}, "returns": 1}))
-    write_manifest(path, manifest)
-    assert folder.load(read_checkpoint(path), weights, optimizer) == TrainingState("fp32")  # of an earlier version
     (path / "state.json").write_text(json.dumps({"precision": "fp32", "course": {}, "later": 1}))
-    write_manifest(path, manifest)
+    write_manifest(path, {"kind": "checkpoint", "update": 4, "recipe_fingerprint": "f"})
     with pytest.raises(ModelError, match=r"^state\.json has other fields: ") as caught:
         folder.load(read_checkpoint(path), weights, optimizer)
     assert caught.value.hint == "continue with the version of nmt that wrote it, or begin in another folder with -o"

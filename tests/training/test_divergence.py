@@ -1,4 +1,4 @@
-"""A training that diverges says which sentences it was at, and which checkpoint is the newest one."""
+"""A training that diverges says which sentences it was at, and which checkpoint is the last good one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nmt_cli.errors import TrainingError
 from nmt_cli.training.state import LossCourse
 from nmt_cli.training.update import LaunchedUpdate, Updater, UpdateResult
 from tests.training.test_trainer import pairs_of_update
-from tests.training.tiny import events, train
+from tests.training.tiny import checkpoints, events, train
 
 SETTINGS = (
     "training.updates=12",
@@ -62,18 +62,20 @@ def install_trouble(patch: pytest.MonkeyPatch, *places: int, loss: float = math.
     patch.setattr(Updater, "accumulate", spoilt)
 
 
-def test_a_rise_of_the_loss_ends_the_training_and_names_the_newest_checkpoint(
+def test_a_rise_of_the_loss_ends_the_training_and_names_the_checkpoint_before(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
     install_trouble(monkeypatch, 6, 7, loss=50.0)
-    settings = (*SETTINGS, "training.spike_nats=1")  # two losses of 50 raise the mean by 2 * (50 - 6) / 50 nats
+    # Two losses of 50 raise the mean by 2 * (50 - 6) / 50 nats; the checkpoint between them shows a rise of the last 5.
+    settings = (*SETTINGS, "training.spike_nats=1", "training.checkpoint_every=1")
     with pytest.raises(TrainingError) as caught:
         train(prepared, run, *settings)
     assert caught.value.message.startswith("the mean loss has risen from ")
-    assert caught.value.message.endswith(" nats by update 8; the newest checkpoint is that of update 6")
+    assert caught.value.message.endswith(" nats by update 8; the last good checkpoint is that of update 6")
     *words, model = shlex.split(caught.value.hint.partition("--init-from: ")[2])
     assert words == ["nmt", "average", str(run / "checkpoints/update-00000006"), "-o"]
+    assert checkpoints(run)[-1] == 7
     average([Path(words[2])], output=Path(model), last=None, best=None, overwrite=False)
     assert train(prepared, tmp_path / "new", *SETTINGS, init_from=Path(model)) == 0
 
@@ -103,13 +105,17 @@ def spoil_update_5(patch: pytest.MonkeyPatch) -> None:
 def test_the_course_is_that_of_the_running_means() -> None:
     course = LossCourse()
     assert not course.has_spike(1.0)
-    mean = lowest = 4.0
+    assert course.is_stable(1.0)
+    recent = mean = 4.0
+    lowest = 4.0
     for loss in [4.0, 3.0, 2.0, 2.0, 9.0, math.inf, math.nan]:
         course = course.after(loss)
         counted = loss if math.isfinite(loss) else 100.0
-        mean = 0.98 * mean + 0.02 * counted
+        recent, mean = 0.8 * recent + 0.2 * counted, 0.98 * mean + 0.02 * counted
         lowest = min(lowest, mean)
-        assert (course.mean, course.lowest) == pytest.approx((mean, lowest))
+        assert (course.recent, course.mean, course.lowest) == pytest.approx((recent, mean, lowest))
     assert course.has_spike(mean - lowest - 0.01)
     assert not course.has_spike(mean - lowest + 0.01)
     assert not course.has_spike(None)
+    assert course.is_stable(None)
+    assert not course.is_stable(2.0)

@@ -126,12 +126,12 @@ def test_several_updates_in_a_row_that_are_not_finite_end_the_training(
         assert error.exit_code == 7
         assert error.message == (
             "4 updates in a row had gradients that are not finite, the last at update 6;"
-            " the newest checkpoint is that of update 5"
+            " the last good checkpoint is that of update 2"
         )
         assert error.where == str(run / "metrics.jsonl")
         assert error.hint == (
             "in a new run, lower training.schedule, or set training.clip_norm=1 or --precision fp32;"
-            f" for its --init-from: nmt average {run}/checkpoints/update-00000005 -o {run}-at-5"
+            f" for its --init-from: nmt average {run}/checkpoints/update-00000002 -o {run}-at-2"
         )
     assert checkpoints(run) == [1, 2, 3, 4, 5]
     assert checkpoint(run, 5)["model.safetensors"] == checkpoint(run, 2)["model.safetensors"]

@@ -84,7 +84,7 @@ class Checkpointer:
         """
         if self._ranks.is_first:
             files.clear_partial_directories(self._folder.directory, name="update-*")  # the rest of a killed save
-        checkpoint, precision = self.newest(), self._updater.precision
+        checkpoint, precision = self._ask_first_rank(self._folder.newest), self._updater.precision
         if checkpoint is None:
             if (initial := self._run.record.init_from) is not None:  # else the model was built with its random weights
                 self._updater.begin_from(read_initial_weights(initial, build_model(self._run.recipe, self._data)))
@@ -130,12 +130,11 @@ class Checkpointer:
             self._ranks.beat()
             self._reporter.write_event("checkpoint", update=complete[0], path=str(complete[1]))
 
-    def newest(self) -> Checkpoint | None:
-        """The newest checkpoint that the first rank finds: on a shared disk, other machines may see a new file late."""
+    def newest_before_divergence(self) -> Checkpoint | None:
+        """The newest checkpoint before any sign of trouble, the same on every rank; None if there is none."""
         self.finish()
-        checkpoint = self._folder.newest() if self._ranks.is_first else None
-        update = self._ranks.broadcast(-1 if checkpoint is None else checkpoint.update)
-        return None if update < 0 else read_checkpoint(self._folder.path(update))
+        spike_nats = self._run.recipe.training.spike_nats
+        return self._ask_first_rank(partial(self._folder.newest_before_divergence, spike_nats=spike_nats))
 
     def try_saving(self, state: TrainingState) -> None:
         """Write a checkpoint in another folder, and remove it; ModelError if the disk is too small."""
@@ -162,6 +161,12 @@ class Checkpointer:
         if self._is_due(state.update):
             training, metric = self._run.recipe.training, self._run.recipe.validation.metric
             self._folder.prune(keep_last=training.keep_last, keep_best=self._run.num_best_kept, metric=metric)
+
+    def _ask_first_rank(self, find: Callable[[], Checkpoint | None]) -> Checkpoint | None:
+        """The checkpoint that the first rank finds: on a shared disk, other machines may see a new file late."""
+        checkpoint = find() if self._ranks.is_first else None
+        update = self._ranks.broadcast(-1 if checkpoint is None else checkpoint.update)
+        return None if update < 0 else read_checkpoint(self._folder.path(update))
 
     def _is_due(self, update: int) -> bool:
         """True if an uninterrupted training has it."""
@@ -194,17 +199,24 @@ class CheckpointFolder:
             raise ModelError(f"{error.message}{left}", where=error.where, hint=error.hint) from error
         return path
 
+    def newest_before_divergence(self, *, spike_nats: float | None) -> Checkpoint | None:
+        """The newest checkpoint that was saved before any sign of trouble."""
+        for checkpoint in reversed(read_checkpoints(self.directory)):
+            state = self.read_state(checkpoint)
+            if state.skipped_in_row == 0 and state.course.is_stable(spike_nats):
+                return checkpoint
+        return None
+
     def newest(self) -> Checkpoint | None:
         """The newest complete checkpoint."""
         checkpoints = read_checkpoints(self.directory)
         return checkpoints[-1] if checkpoints else None
 
-    def _read_state(self, checkpoint: Checkpoint) -> TrainingState:
+    def read_state(self, checkpoint: Checkpoint) -> TrainingState:
         """The state of a checkpoint; ModelError if it cannot be read."""
         content = files.read_json(checkpoint.path / _STATE, error=ModelError, hint=_hint(checkpoint))
         try:
-            content.pop("returns", None)  # of earlier versions, as `recent` is: they say nothing about what follows
-            content["course"].pop("recent", None)
+            content.pop("returns", None)  # of earlier versions: it says nothing about what follows
             return TrainingState(**{**content, "course": LossCourse(**content["course"])})
         except (AttributeError, TypeError, KeyError) as error:
             where = str(checkpoint.path / _STATE)
@@ -216,7 +228,7 @@ class CheckpointFolder:
         verify_files(checkpoint.path, error=ModelError, hint=hint)
         if checkpoint.recipe_fingerprint != self._fingerprint:
             raise ModelError("the checkpoint is of another training", where=str(checkpoint.path), hint=_OTHER_VERSION)
-        state = self._read_state(checkpoint)
+        state = self.read_state(checkpoint)
         tensors = read_tensors(checkpoint.path / _OPTIMIZER, hint=hint)
         trained = {name.removeprefix(_TRAINED): tensor for name, tensor in tensors.items() if name.startswith(_TRAINED)}
         weights.load(weights.values, trained or read_tensors(checkpoint.path / WEIGHTS, hint=hint))

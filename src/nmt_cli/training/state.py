@@ -16,7 +16,8 @@ from nmt_cli.training.validation import Validation
 OF_ONE_UPDATE = ("validation", "signal")
 """Fields of a state that belong to its last update alone: state.json does not have them."""
 
-_MEAN_DECAY = 0.98  # per update, of the running mean over about 50 updates
+# Decay per update of the running means over about 5 and about 50 updates.
+_RECENT_DECAY, _MEAN_DECAY = 0.8, 0.98
 # A loss that is larger, or not finite, counts as this many nats.
 _MAX_LOSS = 100.0
 
@@ -25,26 +26,32 @@ _MAX_LOSS = 100.0
 class LossCourse:
     """The course of the losses of applied updates, in nats per target token.
 
-    `mean` is a running mean over about 50 updates; `lowest` is the lowest `mean` so far. Both are None before the first
-    loss.
+    `recent` and `mean` are running means over about 5 and about 50 updates; `lowest` is the lowest `mean` so far. All
+    are None before the first loss.
     """
 
+    recent: float | None = None
     mean: float | None = None
     lowest: float | None = None
 
     def after(self, loss: float) -> LossCourse:
         """The course after one more loss."""
         loss = min(loss, _MAX_LOSS) if math.isfinite(loss) else _MAX_LOSS
-        if self.mean is None or self.lowest is None:
-            return LossCourse(loss, loss)
+        if self.recent is None or self.mean is None or self.lowest is None:
+            return LossCourse(loss, loss, loss)
         mean = _MEAN_DECAY * self.mean + (1 - _MEAN_DECAY) * loss
-        return LossCourse(mean, min(self.lowest, mean))
+        return LossCourse(_RECENT_DECAY * self.recent + (1 - _RECENT_DECAY) * loss, mean, min(self.lowest, mean))
 
     def has_spike(self, nats: float | None) -> bool:
         """True if the mean has risen by more than `nats` above its lowest value; never for None."""
-        if nats is None or self.mean is None or self.lowest is None:
-            return False
-        return self.mean - self.lowest > nats
+        return nats is not None and self._rise(self.mean) > nats
+
+    def is_stable(self, nats: float | None) -> bool:
+        """True if the last few losses show no sign of a spike."""
+        return nats is None or self._rise(self.recent) <= nats / 2
+
+    def _rise(self, mean: float | None) -> float:
+        return 0.0 if mean is None or self.lowest is None else mean - self.lowest
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,7 +235,7 @@ class Trainer:
         self._meter.add(sums, seconds=self._stopwatch.seconds, waited=self._loader.waited_seconds)
         self._report_update(result)
         if (reason := self._state.reason_of_divergence(self._recipe.training)) is not None:
-            raise self._diverged(reason, newest=self._checkpointer.newest())
+            raise self._diverged(reason, good=self._checkpointer.newest_before_divergence())
 
     def _report_update(self, result: UpdateResult) -> None:
         training, update = self._recipe.training, self._state.update
@@ -254,13 +254,13 @@ class Trainer:
             self._reporter.report_updates(status, *self._meter.report())
         self._reporter.show_update(status, self._meter.recent())
 
-    def _diverged(self, reason: str, *, newest: Checkpoint | None) -> TrainingError:
+    def _diverged(self, reason: str, *, good: Checkpoint | None) -> TrainingError:
         """The error of a divergence, with the checkpoint from which a new run may begin."""
         hint = _HINT_ON_DIVERGENCE
-        if newest is not None:
-            reason += f"; the newest checkpoint is that of update {newest.update:,}"
-            model = f"{self._run.directory}-at-{newest.update}"
-            hint += f"; for its --init-from: {shlex.join(['nmt', 'average', str(newest.path), '-o', model])}"
+        if good is not None:
+            reason += f"; the last good checkpoint is that of update {good.update:,}"
+            model = f"{self._run.directory}-at-{good.update}"
+            hint += f"; for its --init-from: {shlex.join(['nmt', 'average', str(good.path), '-o', model])}"
         return TrainingError(reason, where=str(self._run.metrics_file), hint=hint)
 
     def _due_after(self, update: int) -> _Due:
@@ -297,7 +297,7 @@ class Trainer:
         except StopAsked:
             return
         if not math.isfinite(measured.loss):
-            raise self._diverged(f"the validation loss after update {self._state.update:,} is not finite", newest=None)
+            raise self._diverged(f"the validation loss after update {self._state.update:,} is not finite", good=None)
         before, metric = self._state.metric, self._recipe.validation.metric
         self._state = self._state.after_validation(measured, metric=metric)
         self._reporter.report_validation(self._state.update, measured, is_best=self._state.validations_since_best == 0)
