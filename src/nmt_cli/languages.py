@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 NO_LANGUAGE = "zxx"
 """The identifier's label for text in no language."""
 IDENTIFIED_CHARACTERS = 4000
-"""The characters at the beginning of a text by which its language is told."""
+"""Languages are told by the beginning of a text, of this many characters."""
 _FARTHEST = 1000
 _LEAST_CONFIDENCE = 0.7  # in the language or close ones
 _CLEAR_CONFIDENCE = 0.9  # among all languages
@@ -53,16 +53,13 @@ _UNICODE_SCRIPTS = {
 _ONE_WORD_PER_CHARACTER = ("Han", "Bopo", "Hira", "Kana")
 _NO_SCRIPT = ("Zyyy", "Zinh", "Zzzz")  # common, inherited, unknown
 _NAMES_OF_OTHER_COLUMNS = ("id", "nr", "to", "ts")
-# Languages that an identifier takes for each other, or that go by one name.
-_CLOSE_LANGUAGES = [
-    frozenset(group.split())
-    for group in re.split(
-        ",",
-        "da fo nn no sv, bs hr sl sr, be bg mk ru uk, cs sk, an ca es ext gl oc pt, it lij vec, br fr gcf gcr ht wa, "
-        "af fy nl, de lb, en pcm, id jv ms su, lt ltg lv, az crh tk tr, ba kk ky tt, ug uz uzs, ar ary arz, "
-        "fa ku ps sdh ur, gom hi mr ne sa, as bn, el grc, he hbo, ja lzh wuu yue zh, ga gd, bcl tl, nso st xh zu",
-    )
-]
+# Groups of languages that an identifier takes for each other, or that go by one name.
+_CLOSE_GROUPS = (
+    "da fo nn no sv, bs hr sl sr, be bg mk ru uk, cs sk, an ca es ext gl oc pt, it lij vec, br fr gcf gcr ht wa, "
+    "af fy nl, de lb, en pcm, id jv ms su, lt ltg lv, az crh tk tr, ba kk ky tt, ug uz uzs, ar ary arz, "
+    "fa ku ps sdh ur, gom hi mr ne sa, as bn, el grc, he hbo, ja lzh wuu yue zh, ga gd, bcl tl, nso st xh zu"
+)
+_CLOSE_LANGUAGES = [frozenset(group.split()) for group in _CLOSE_GROUPS.split(",")]
 
 
 def parse_languages(pair: str) -> tuple[str, str]:
@@ -324,7 +321,7 @@ def _scripts_of(codes: tuple[str, ...]) -> list[str]:
 
 @lru_cache(maxsize=256)
 def _known_languages(codes: tuple[str, ...]) -> tuple[dict[str, str], frozenset[str]]:
-    """The first code of each language, and those of the languages that the identifier knows."""
+    """The first of the codes of each language, by `short_code`, and the short codes that the identifier knows."""
     code_of = {short_code(code): code for code in reversed(codes)}
     return code_of, frozenset(code_of.keys() & _labels().keys())
 

@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 def _variants() -> Iterator[tuple[str, object]]:
-    """Each setting with each value of a `Literal`, with true and false, or with a number in place of null."""
+    """Each setting of a model with each of its values: all of a `Literal`, true and false, or a number for null."""
     for key, field in ModelConfig.model_fields.items():
         if get_origin(field.annotation) is Literal:
             yield from ((key, value) for value in get_args(field.annotation))

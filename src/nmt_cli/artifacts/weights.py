@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from nmt_cli import files
@@ -99,8 +99,7 @@ def read_tensors(file: Path, *, hint: str) -> dict[str, Tensor]:
     try:
         with file.open("rb") as stream:  # safetensors takes only a path in UTF-8, and every open file has one
             path = str(file) if is_unicode(str(file)) else f"/dev/fd/{stream.fileno()}"
-            with safe_open(path, framework="pt") as tensors:
-                return {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118  # no mapping
+            return load_file(path)
     except FileNotFoundError:
         raise ModelError(f"{file.name} is missing", where=str(file), hint=hint) from None
     except PermissionError:

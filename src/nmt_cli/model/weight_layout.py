@@ -44,8 +44,7 @@ def refusal(
 ) -> ModelError | None:
     """The error for the first setting whose value `program` does not take; None if it takes all.
 
-    It takes the values in `taken`. Of settings that are not there, also of those that nmt gets later, it takes the
-    default.
+    `taken` has the values that it takes, by setting. Of any other setting, also of a new one, it takes the default.
     """
     for key, field in ModelConfig.model_fields.items():
         if key not in _ALWAYS_TAKEN and (value := getattr(config, key)) not in taken.get(key, [field.default]):

@@ -100,7 +100,7 @@ def clean(
 
 
 def select(corpus: Corpus, sources: Mapping[Split, Sequence[LocalSource]], cleaned: Path, directory: Path) -> None:
-    """Select the pairs to train on, and those that are set aside for the splits without sources; count it all."""
+    """Select the pairs to train on, and pairs for each split without sources; count all of them."""
     train, languages = sources["train"], corpus.languages
     held_out: dict[str, Pairs] = {split: read_pairs(split, cleaned, languages=languages) for split in corpus.held_out}
     chunks = open_chunks(cleaned)

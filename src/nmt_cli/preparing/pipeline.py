@@ -3,7 +3,7 @@
 1. `inputs.py` finds the local files of the corpus, and fetches all others; `sources/` has a class for each format.
 2. `clean_text.py` reads their pairs in chunks (`chunks.py`), and cleans each chunk by the rules in `cleaning/` into a
    file (`clean_chunks.py`).
-3. `clean_text.py` selects the pairs to train on, and those that are set aside. Another selection cleans nothing again.
+3. `clean_text.py` selects the pairs to train on, and sets others aside. Another selection cleans nothing again.
 4. `vocabulary.py` trains the tokenizers on the clean text, or takes others.
 5. `encoding.py` writes the text as token files, and `report.py` describes them: this is done whole, or not at all.
 

@@ -59,7 +59,7 @@ def sections_at(schema: type[BaseModel], path: KeyPath, *, values: Any) -> list[
     sections: list[type[BaseModel]] = [schema]
     for part in path:
         values = _value_at(values, part)
-        # No section has a field for an index, or for a key that the user chose: they stay those of the list or mapping.
+        # A list or a mapping has no field for an index or for a key of the user: its sections stay.
         if fields := [field for section in sections if (field := _fields_by_key(section).get(str(part)))]:
             sections = [section for field in fields for section in _sections_in(field.annotation, inside=_CONTAINERS)]
         sections = [section for section in sections if _literals_agree(section, values)] or sections

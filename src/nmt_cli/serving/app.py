@@ -157,7 +157,7 @@ class Application:
             await self._router(scope, receive, send_and_note_status)
         except ClientGone:
             await Response(status_code=_STATUS_CLIENT_GONE)(scope, receive, send_and_note_status)
-        except Exception as error:  # also an unexpected one has an answer in the form of its API
+        except Exception as error:  # uvicorn would answer an unexpected one in plain text
             refusal, has_begun = _refusal(error, path=scope["path"]), status != _STATUS_CLIENT_GONE
             if "route" not in scope or isinstance(error, HTTPException):  # others may hold words of a text
                 reason = refusal.message

@@ -135,7 +135,7 @@ class BpeDropout(SubwordSampler):
 
     def _sample_segmentations(self, words: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
         segmentations = np.asarray(self._first_segmentations)[words]  # [W]
-        active = np.arange(len(segmentations))  # [A], the words of which a child may be taken
+        active = np.arange(len(segmentations))  # [A], words whose segmentation a child may still replace
         while len(active):
             parents = segmentations[active]  # [A]
             num_kept = np.searchsorted(self._negative_probabilities, -generator.random(len(active)))  # [A]

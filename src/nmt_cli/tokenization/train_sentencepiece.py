@@ -97,7 +97,7 @@ def train_tokenizer(
 
 
 class _UsableLines:
-    """The lines without those that SentencePiece would skip, counted as they are read, and the size that suits them."""
+    """The lines that SentencePiece does not skip, counted as they are read, and the size of vocabulary for them."""
 
     def __init__(self, lines: Iterable[bytes], *, vocab_size: int) -> None:
         self._lines, self.num_given, self.num_skipped, self._num_bytes = lines, 0, 0, 0

@@ -24,7 +24,7 @@ from nmt_cli.dataset.sampled_pieces import BLOCK_PAIRS, SAMPLED, SampledPieces, 
 from nmt_cli.errors import DataError, RecipeError
 from nmt_cli.recipe.schema import Recipe
 
-# The next epoch is sampled after so many updates of this one: then no rank reads the epoch before, and it is removed.
+# The next epoch is sampled after so many updates of this one. By then no rank reads the last epoch, which is removed.
 _UPDATES_BEFORE_SAMPLING = 8
 
 logger = logging.getLogger(__name__)

@@ -181,7 +181,7 @@ def count_lines(path: Path) -> int:
 
 
 def _with_line_feeds(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The chunks; if the first line ends as on old Macs (CR), with line feeds in place of all carriage returns."""
+    """The chunks. If the first line ends in CR, as on old Macs, line feeds replace all carriage returns."""
     beginning, has_carriage_returns = bytearray(), None
     for chunk in chunks:
         if has_carriage_returns is None:

@@ -52,7 +52,7 @@ class _CopyUnavailable(NmtError):
 
 
 def write_ctranslate2(loaded: LoadedModel, directory: Path, *, quantization: Quantization) -> None:
-    """Write `model.bin`, `config.json` and the vocabularies into an existing directory, over those that are there.
+    """Write `model.bin`, `config.json` and the vocabularies into an existing directory, and replace these files.
 
     UsageError if CTranslate2 is not installed, ModelError if it does not support the model.
     """

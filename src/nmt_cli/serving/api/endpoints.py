@@ -105,14 +105,14 @@ class JsonRoute(APIRoute):
         """The handler of a request: its fields are read, then its key is checked, then its fields."""
         endpoint: Callable[..., Awaitable[Response]] = self.endpoint
         fields_type: type[BaseModel] | None = get_type_hints(endpoint).get("fields")
-        open_call = get_type_hints(endpoint, include_extras=True)["call"].__metadata__[0].dependency
+        find_caller = get_type_hints(endpoint, include_extras=True)["call"].__metadata__[0].dependency
 
         async def handle(request: Request) -> Response:
             if fields_type is None:
                 request.state.fields = request.query_params
-                return await endpoint(call=await open_call(request))
+                return await endpoint(call=await find_caller(request))
             request.state.fields = await self._read(request, request.app.service.limits)
-            call = await open_call(request)
+            call = await find_caller(request)
             try:
                 fields = fields_type.model_validate(request.state.fields)
             except ValidationError as error:
