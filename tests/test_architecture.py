@@ -26,6 +26,7 @@ FLOORS = {
     "dataset": 2,
     "artifacts": 2,
     "tokenization": 2,
+    "documents": 2,
     "recipe": 1,
     "errors": 0,
     "console": 0,
@@ -48,6 +49,7 @@ NEIGHBOURS = {
     "serving": {"decoding"},
     "interchange": {"decoding"},  # an exported model must translate as ours does
     "artifacts": {"model", "tokenization"},  # a loaded model directory is a model and its tokenizers
+    "documents": {"tokenization"},  # links between the words of two texts
     "dataset": {"tokenization", "model"},  # prepared data has its tokenizers; batches are packed as for the model
     "console": {"errors"},
     "files": {"errors"},

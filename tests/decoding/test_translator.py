@@ -19,6 +19,7 @@ from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSenten
 from nmt_cli.decoding.translation import SplitLine, Translation, without_repetition
 from nmt_cli.errors import DataError, DeviceError, ModelError, UsageError
 from nmt_cli.recipe.schema import DecodingConfig, DecodingOverrides, LanguagePair, TrainedLines
+from nmt_cli.tokenization.pieces import Link
 from nmt_cli.tokenization.sentence_splitting import SplitText
 from tests.artifacts.builders import save_tiny, tiny_recipe
 from tests.decoding.reference import CPU, search_in_batches
@@ -130,7 +131,7 @@ def test_a_translation_has_no_line_breaks(translator: Translator) -> None:
     hypothesis = Hypothesis([*newline, *target.encode(["sea"])[0]], -1.0, -1.0)
     details = Details(piece_log_probs=False, alignment=False)
     (text,) = target.decode([hypothesis.ids])
-    translation = translator._translation(SourceSentence([4]), hypothesis, text, details=details)
+    translation = translator._translation("sea", SourceSentence([4]), hypothesis, text, details=details)
     assert translation.text.strip() == "sea"
 
 
@@ -222,8 +223,11 @@ def test_a_text_is_in_a_list_once(translator: Translator) -> None:
 
 
 def test_words_that_a_space_parts_stay_apart_wherever_the_line_was_cut() -> None:
-    line = SplitLine(SplitText.of(["xxxx", " y ", "zz", "zz"]), [], EN_DE)
-    words = [Translation(word, -1.0, -1.0, 1, (), (-1.0, 0.0), ((0, 0),)) for word in ("eins", "zwei", "drei", "vier")]
+    line = SplitLine(SplitText.of(["xxxx", " y ", "zz", "zz"]), [], [], EN_DE)
+    words = [
+        Translation(word, -1.0, -1.0, 1, (), (-1.0, 0.0), (Link(0, length, 0, 4),))
+        for word, length in (("eins", 4), ("zwei", 1), ("drei", 2), ("vier", 2))
+    ]
     joined = line.join([[word] for word in words])
     assert joined.text == "eins zwei dreivier"
     assert joined.alignment == ((0, 0), (1, 1), (2, 2))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nmt_cli.errors import DataError
 from nmt_cli.tokenization import tokenizer as module
-from nmt_cli.tokenization.pieces import word_alignment, word_ids, word_log_probs
+from nmt_cli.tokenization.pieces import piece_links, word_alignment, word_ids, word_log_probs
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, TextEncoder, Tokenizer, TokenizerKind, normalize_spaces
 from nmt_cli.tokenization.train_sentencepiece import train_tokenizer
 from tests.tokenization.models import trained
@@ -192,6 +192,11 @@ def test_word_scores_add_up_to_the_whole() -> None:
 
 
 def test_alignment_is_of_words() -> None:
+    def alignment(source: list[str], target: list[str], indices: list[int], texts: tuple[str, str]) -> object:
+        return word_alignment(piece_links(source, target, indices, texts), *texts)
+
     source = ["▁a", "▁small", "▁h", "ouse"]
-    assert word_alignment(source, ["▁ein", "▁Haus", "▁"], [0, 3, 1]) == [(0, 0), (2, 1)]
-    assert word_alignment(source, ["▁kleines", "es"], [1, 1]) == [(1, 0)]
+    assert alignment(source, ["▁ein", "▁Haus", "▁"], [0, 3, 1], ("a small house", "ein Haus")) == [(0, 0), (2, 1)]
+    assert alignment(source, ["▁kleines", "es"], [1, 1], ("a small house", "kleineses")) == [(1, 0)]
+    # The tokenizer wrote three dots as one character.
+    assert alignment(["▁so", "…"], ["▁so", "▁…"], [0, 1], ("so...", "so …")) == [(0, 0), (0, 1)]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import exp
 
 from nmt_cli.decoding.search.hypotheses import Details, SourceSentence
+from nmt_cli.documents.kept_text import Range
 from nmt_cli.languages import bleu_tokenizer
 from nmt_cli.recipe.schema import LanguagePair
+from nmt_cli.tokenization.pieces import Link, word_alignment
 from nmt_cli.tokenization.sentence_splitting import SplitText
 
 
@@ -21,7 +24,8 @@ class Translation:
     A line translated in parts has sums over its parts; a blank line has an empty translation with score 0.
 
     The rest is there only on request. `word_log_probs` holds the log-probabilities of the words and of the end.
-    `alignment` holds pairs of source and target words, and `utility` is the mean similarity to the other candidates.
+    `links` holds the characters that were made from each other, `alignment` the pairs of source and target words.
+    `utility` is the mean similarity to the other candidates.
     """
 
     text: str
@@ -30,6 +34,7 @@ class Translation:
     num_pieces: int
     alternatives: tuple[Translation, ...] = ()
     word_log_probs: tuple[float, ...] = ()
+    links: tuple[Link, ...] = ()
     alignment: tuple[tuple[int, int], ...] = ()
     utility: float | None = None
 
@@ -39,10 +44,14 @@ BLANK = Translation("", 0.0, 0.0, 0)
 
 @dataclass(frozen=True, slots=True)
 class SplitLine:
-    """A line in parts, and a source sentence for each; None for a part that is copied, because it has no letters."""
+    """A line in parts, a source sentence for each, and the ranges of each part that stay as they are.
+
+    There is no source sentence for a part that is copied, because it has no letters to translate.
+    """
 
     split: SplitText
     sources: list[SourceSentence | None]
+    kept: list[list[Range]]
     languages: LanguagePair
 
     def join(self, translated: Sequence[Sequence[Translation]]) -> Translation:
@@ -63,26 +72,24 @@ class SplitLine:
 
     def _join_parts(self, translations: Sequence[Translation]) -> Translation:
         """The line's translation, made of one translation of each part."""
-        text = ""
+        source = text = ""
         word_scores: list[float] = []
         end_score = 0.0
-        alignment: set[tuple[int, int]] = set()
-        num_source_words = num_target_words = 0
+        links: list[Link] = []
         gaps = self.split.target_gaps([part.text for part in translations], self.languages, keeps_breaks=False)
-        for index, (source, part) in enumerate(zip(self.split.sentences, translations, strict=True)):
+        for index, (sentence, part) in enumerate(zip(self.split.sentences, translations, strict=True)):
+            source += self.split.gaps[index]
             text += gaps[index] if index else ""
-            # A part may begin inside of a word: of the source, or of the translation.
-            splits_source_word = index > 0 and not self.split.gaps[index]
-            splits_target_word = bool(text and part.text) and not (text[-1].isspace() or part.text[0].isspace())
-            first_source, first_target = num_source_words - splits_source_word, num_target_words - splits_target_word
-            alignment |= {(first_source + word, first_target + target) for word, target in part.alignment}
+            links += [link.shifted(len(source), len(text)) for link in part.links]
+            # A part may begin inside of a word of the translation.
+            splits_word = bool(text and part.text) and not (text[-1].isspace() or part.text[0].isspace())
             num_words = len(part.text.split())
-            num_source_words, num_target_words = first_source + len(source.split()), first_target + num_words
             scores = list(part.word_log_probs[:num_words])
             end_score += sum(part.word_log_probs[num_words:])
-            if splits_target_word and word_scores and scores:
+            if splits_word and word_scores and scores:
                 word_scores[-1] += scores.pop(0)
             word_scores += scores
+            source += sentence
             text += part.text
         has_word_scores = any(part.word_log_probs for part in translations)
         return Translation(
@@ -91,20 +98,22 @@ class SplitLine:
             sum(part.log_prob for part in translations),
             sum(part.num_pieces for part in translations),
             word_log_probs=(*word_scores, end_score) if has_word_scores else (),
-            alignment=tuple(sorted(alignment)),
+            links=tuple(links),
+            alignment=tuple(word_alignment(links, source, text)),
         )
 
 
 def copied(text: str, *, details: Details) -> Translation:
     """The translation of a text that stays as it is: certain, and each word from itself."""
-    num_words = len(text.split())
+    words = [match.span() for match in re.finditer(r"\S+", text)] if details.alignment else []
     return Translation(
         text,
         0.0,
         0.0,
         0,
-        word_log_probs=(0.0,) * (num_words + 1) if details.piece_log_probs else (),
-        alignment=tuple((word, word) for word in range(num_words)) if details.alignment else (),
+        word_log_probs=(0.0,) * (len(text.split()) + 1) if details.piece_log_probs else (),
+        links=tuple(Link(*word, *word) for word in words),
+        alignment=tuple((word, word) for word in range(len(words))),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Unpack
 
@@ -18,10 +18,12 @@ from nmt_cli.decoding.translation import (
     copied,
     without_repetition,
 )
+from nmt_cli.documents.kept_text import Range, WithoutKept, find_kept, links_to_copies, merged, without_ranges
+from nmt_cli.documents.marked_text import MarkedText
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.recipe.schema import DecodingConfig, DecodingOverrides, LanguagePair
 from nmt_cli.text_encoding import check_characters
-from nmt_cli.tokenization.pieces import word_alignment, word_log_probs
+from nmt_cli.tokenization.pieces import piece_links, word_alignment, word_log_probs
 from nmt_cli.tokenization.sentence_splitting import LineSplitter, SplitText, has_letters
 
 
@@ -72,6 +74,7 @@ class LineTranslator:
         word_scores: bool = False,
         alignments: bool = False,
         copy_symbols: bool = False,
+        kept: Sequence[Sequence[Range]] | None = None,
         first_line: int = 1,
         **overrides: Unpack[DecodingOverrides],
     ) -> list[Translation]:
@@ -80,7 +83,8 @@ class LineTranslator:
         `overrides` replace single settings of it; None leaves a setting as it is. `prefixes` holds the beginning of
         each translation, or "". `mbr` (chrf or bleu) ranks a line's candidates, the beam or the samples, by their
         similarity to each other. The translation of a blank line is empty. With `copy_symbols` a line without letters
-        stays as it is. The sentences of a line are translated one by one, as `split_sentences` says, unless it has a
+        stays as it is, and so do addresses and placeholders in a line, like the `kept` ranges of characters of each
+        line. The sentences of a line are translated one by one, as `split_sentences` says, unless it has a
         prefix; a line break ends a sentence, too. A line too long for the model is also cut elsewhere if necessary; a
         warning tells its number, counted from `first_line`. A list of alternatives has each text once, unless they are
         samples. UsageError if the engine does not have a setting, its value
@@ -94,7 +98,9 @@ class LineTranslator:
         self._check_not_forked()
         config = with_overrides(config or self._engine.decoding, overrides)
         check_num_candidates(nbest, config=config, vocab=self._engine.target.vocab_size, mbr=mbr)
-        split_lines = self._split(texts, prefix_texts, config=config, copy_symbols=copy_symbols, first_line=first_line)
+        split_lines = self._split(
+            texts, prefix_texts, kept, config=config, copy_symbols=copy_symbols, first_line=first_line
+        )
         details = Details(piece_log_probs=word_scores, alignment=alignments)
         is_sampled = config.samples > 0
         if mbr is None:
@@ -104,6 +110,32 @@ class LineTranslator:
         return [
             best_by_utility(line, utility=mbr, target_language=target, is_sampled=is_sampled, nbest=nbest)
             for line in translations
+        ]
+
+    def translate_marked(
+        self,
+        blocks: Sequence[MarkedText],
+        *,
+        config: DecodingConfig | None = None,
+        first_line: int = 1,
+        **overrides: Unpack[DecodingOverrides],
+    ) -> list[MarkedText]:
+        """The translation of each block, with its inline markup on the words that translate the words it stood on.
+
+        Symbols, addresses, placeholders and kept marks stay as they are. The rest is as in `translate`.
+        """
+        translations = self.translate(
+            [block.text for block in blocks],
+            config=config,
+            kept=[block.kept for block in blocks],
+            alignments=True,
+            copy_symbols=True,
+            first_line=first_line,
+            **overrides,
+        )
+        return [
+            block.translated(translation.text, translation.links)
+            for block, translation in zip(blocks, translations, strict=True)
         ]
 
     def _check_not_forked(self) -> None:
@@ -125,14 +157,14 @@ class LineTranslator:
         """
         sources = [source for line in lines for source in line.sources if source is not None]
         number = config.num_candidates if merge and nbest > 1 else nbest
-        nbest_lists = self._engine.search(sources, config=config, nbest=number, details=details)
-        texts = iter(self._engine.target.decode([hypothesis.ids for ranked in nbest_lists for hypothesis in ranked]))
-        translations: Iterator[list[Translation]] = (
-            [self._translation(source, hypothesis, next(texts), details=details) for hypothesis in ranked]
-            for source, ranked in zip(sources, nbest_lists, strict=True)
-        )
-        if merge:
-            translations = (without_repetition(ranked)[:nbest] for ranked in translations)
+        sentences = [
+            (text, kept)
+            for line in lines
+            for text, source, kept in zip(line.split.sentences, line.sources, line.kept, strict=True)
+            if source is not None
+        ]
+        found = self._search_sentences(sentences, sources, config=config, nbest=number, details=details)
+        translations = iter(without_repetition(ranked)[:nbest] if merge else ranked for ranked in found)
         return [
             line.join(
                 [
@@ -143,10 +175,52 @@ class LineTranslator:
             for line in lines
         ]
 
+    def _search_sentences(
+        self,
+        sentences: Sequence[tuple[str, Sequence[Range]]],
+        sources: Sequence[SourceSentence],
+        *,
+        config: DecodingConfig,
+        nbest: int,
+        details: Details,
+    ) -> list[list[Translation]]:
+        """The translations of each sentence, best first, with its kept ranges.
+
+        A sentence whose translations have other text in their place is searched again without them.
+        """
+        nbest_lists = self._engine.search(sources, config=config, nbest=nbest, details=details)
+        texts = iter(self._engine.target.decode([hypothesis.ids for ranked in nbest_lists for hypothesis in ranked]))
+        translations = [
+            [self._translation(text, source, hypothesis, next(texts), details=details) for hypothesis in ranked]
+            for (text, _), source, ranked in zip(sentences, sources, nbest_lists, strict=True)
+        ]
+        changed: list[int] = []
+        for index, (text, kept) in enumerate(sentences):
+            if kept:
+                copies = [links_to_copies(text, kept, translation.text) for translation in translations[index]]
+                if any(links is None for links in copies):
+                    changed.append(index)
+                translations[index] = [
+                    replace(translation, links=(*translation.links, *(links or ())))
+                    for translation, links in zip(translations[index], copies, strict=True)
+                ]
+        if not changed:
+            return translations
+        shortened = [WithoutKept.of(*sentences[index]) for index in changed]
+        rows = self._engine.source.encode_raw([without.marked.text for without in shortened])
+        again = [replace(sources[index], ids=ids) for index, ids in zip(changed, rows, strict=True)]
+        plain = [(without.marked.text, ()) for without in shortened]
+        details = replace(details, alignment=True)
+        searched = self._search_sentences(plain, again, config=config, nbest=nbest, details=details)
+        for index, without, ranked in zip(changed, shortened, searched, strict=True):
+            translations[index] = [_with_kept(without, translation) for translation in ranked]
+        return translations
+
     def _split(
         self,
         lines: Sequence[str],
         prefixes: Sequence[str] | None,
+        kept: Sequence[Sequence[Range]] | None,
         *,
         config: DecodingConfig,
         copy_symbols: bool,
@@ -164,24 +238,33 @@ class LineTranslator:
         prefix_ids = self._encode_prefixes(prefixes, num_lines=len(lines), first_line=first_line)
         rows = tokenizer.encode_raw(lines)
         split_lines = []
-        for number, (line, ids, prefix) in enumerate(zip(lines, rows, prefix_ids, strict=True), first_line):
+        kept_of_lines = [[] for _ in lines] if kept is None else kept
+        for number, (line, ids, prefix, kept_in_line) in enumerate(
+            zip(lines, rows, prefix_ids, kept_of_lines, strict=True), first_line
+        ):
             if copy_symbols and not has_letters(line):
-                split, sources = SplitText([_in_one_line(line)], ["", ""]), list[SourceSentence | None]([None])
-            else:
-                # Nobody knows where a prefix ends, so a line with a prefix stays whole.
-                when = "never" if prefix else config.split_sentences
-                split = self._splitter.split(line, ids, when=when, line_number=number, model_limit=longest)
-                sources = [SourceSentence(ids, prefix, str(number))] if split.sentences else []
+                whole = SplitText([_in_one_line(line)], ["", ""])
+                split_lines.append(SplitLine(whole, [None], [[]], self._engine.languages))
+                continue
+            # Nobody knows where a prefix ends, so a line with a prefix stays whole.
+            when = "never" if prefix else config.split_sentences
+            split = self._splitter.split(line, ids, when=when, line_number=number, model_limit=longest)
+            kept_parts = split.ranges_by_sentence(merged([*kept_in_line, *(find_kept(line) if copy_symbols else [])]))
+            sources: list[SourceSentence | None]
             if len(split.sentences) > 1:
+                part_rows = tokenizer.encode_raw(split.sentences)
                 sources = [
                     SourceSentence(part_ids, [] if index else prefix, f"{number}.{index}")
-                    if has_letters(part)
+                    if has_letters(without_ranges(part, kept_part))
                     else None
-                    for index, (part, part_ids) in enumerate(
-                        zip(split.sentences, tokenizer.encode_raw(split.sentences), strict=True)
+                    for index, (part, part_ids, kept_part) in enumerate(
+                        zip(split.sentences, part_rows, kept_parts, strict=True)
                     )
                 ]
-            split_lines.append(SplitLine(split, sources, self._engine.languages))
+            else:
+                is_copied = any(kept_parts) and not has_letters(without_ranges(split.sentences[0], kept_parts[0]))
+                sources = [None if is_copied else SourceSentence(ids, prefix, str(number)) for _ in split.sentences]
+            split_lines.append(SplitLine(split, sources, kept_parts, self._engine.languages))
         return split_lines
 
     def _encode_prefixes(self, prefixes: Sequence[str] | None, *, num_lines: int, first_line: int) -> list[list[int]]:
@@ -209,16 +292,29 @@ class LineTranslator:
         return encoded
 
     def _translation(
-        self, source: SourceSentence, hypothesis: Hypothesis, text: str, *, details: Details
+        self, sentence: str, source: SourceSentence, hypothesis: Hypothesis, text: str, *, details: Details
     ) -> Translation:
-        translation = Translation(_in_one_line(text), hypothesis.score, hypothesis.log_prob, len(hypothesis.ids))
+        text = _in_one_line(text)
+        translation = Translation(text, hypothesis.score, hypothesis.log_prob, len(hypothesis.ids))
         if not (details.piece_log_probs or details.alignment):
             return translation
         target_pieces = self._engine.target.pieces(hypothesis.ids)
-        scores = word_log_probs(target_pieces, hypothesis.piece_log_probs) if details.piece_log_probs else []
-        source_pieces = self._engine.source.pieces(source.ids)
-        alignment = word_alignment(source_pieces, target_pieces, hypothesis.alignment) if details.alignment else []
-        return replace(translation, word_log_probs=tuple(scores), alignment=tuple(alignment))
+        if details.piece_log_probs:
+            scores = word_log_probs(target_pieces, hypothesis.piece_log_probs)
+            translation = replace(translation, word_log_probs=tuple(scores))
+        if details.alignment:
+            source_pieces = self._engine.source.pieces(source.ids)
+            links = piece_links(source_pieces, target_pieces, hypothesis.alignment, (sentence, text))
+            alignment = word_alignment(links, sentence, text)
+            translation = replace(translation, links=tuple(links), alignment=tuple(alignment))
+        return translation
+
+
+def _with_kept(without: WithoutKept, translation: Translation) -> Translation:
+    """The translation of a sentence that was searched without its kept ranges."""
+    text, links = without.put_back(translation.text, translation.links)
+    alignment = word_alignment(links, without.text, text)
+    return replace(translation, text=text, links=tuple(links), alignment=tuple(alignment))
 
 
 def _in_one_line(text: str) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from typing import Final, Literal
+from itertools import accumulate, groupby
+from typing import Final, Literal, NamedTuple
 
 SPACE_MARK: Final = "\u2581"
 """SentencePiece writes a space as this character, and cannot tell the two apart in its input."""
@@ -76,13 +76,60 @@ def word_log_probs(pieces: Sequence[str], piece_log_probs: Sequence[float]) -> l
     return sums + end
 
 
-def word_alignment(
-    source_pieces: Sequence[str], target_pieces: Sequence[str], source_indices: Sequence[int]
-) -> list[tuple[int, int]]:
-    """Pairs of source and target words, sorted, given the index of the source piece of each target piece."""
-    sources, targets = word_ids(source_pieces), word_ids(target_pieces)
-    pairs = {(sources[index], target) for index, target in zip(source_indices, targets, strict=True)}
-    return sorted((source, target) for source, target in pairs if source is not None and target is not None)
+class Link(NamedTuple):
+    """Characters of a source text, and those of its translation that were made from them; both ends are exclusive."""
+
+    source_start: int
+    source_end: int
+    target_start: int
+    target_end: int
+
+    def shifted(self, source: int, target: int) -> Link:
+        """The link in texts that begin so many characters earlier."""
+        return Link(
+            self.source_start + source, self.source_end + source, self.target_start + target, self.target_end + target
+        )
+
+
+def piece_links(
+    source: Sequence[str], target: Sequence[str], source_indices: Sequence[int], texts: tuple[str, str]
+) -> list[Link]:
+    """Links between the characters of both texts, given their pieces and the index of each target piece's source piece.
+
+    A piece that is only space has no link.
+    """
+    source_ranges, target_ranges = (_ranges(*side) for side in zip((source, target), texts, strict=True))
+    links = [Link(*source_ranges[index], *own) for index, own in zip(source_indices, target_ranges, strict=True)]
+    return [link for link in links if link.source_start < link.source_end and link.target_start < link.target_end]
+
+
+def _ranges(pieces: Sequence[str], text: str) -> list[tuple[int, int]]:
+    """The characters of the text that each piece spells, without the space around them.
+
+    If the tokenizer changed the text, the range is about there.
+    """
+    texts = _texts_of_pieces(pieces)
+    visible = [index for index, character in enumerate(text) if not character.isspace()]
+    ends = list(accumulate(sum(not character.isspace() for character in piece) for piece in texts))
+    ratio = 1.0 if not ends or ends[-1] == len(visible) else len(visible) / max(1, ends[-1])
+    ranges = []
+    for piece, start, end in zip(texts, [0, *ends], ends, strict=False):
+        first = max(0, start - 1) if not piece else start  # a later byte stands for its character
+        first, last = int(first * ratio), int(end * ratio)
+        ranges.append((visible[first], visible[last - 1] + 1) if first < last else (0, 0))
+    return ranges
+
+
+def word_alignment(links: Iterable[Link], source: str, target: str) -> list[tuple[int, int]]:
+    """Pairs of source and target words, sorted; white space separates words, as in `str.split`."""
+    source_words, target_words = _word_at(source), _word_at(target)
+    return sorted({(source_words[link.source_end - 1], target_words[link.target_end - 1]) for link in links})
+
+
+def _word_at(text: str) -> list[int]:
+    """The index of the word at each character; of the last word at a space."""
+    begins = (index == 0 or text[index - 1].isspace() for index in range(len(text)))
+    return list(accumulate((b and not c.isspace() for b, c in zip(begins, text, strict=True)), initial=-1))[1:]
 
 
 @dataclass(frozen=True, slots=True)

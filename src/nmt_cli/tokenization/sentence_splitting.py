@@ -115,6 +115,18 @@ class SplitText:
         gaps = self.target_gaps(translations, languages, keeps_breaks=True)
         return gaps[0] + "".join(text for pair in zip(translations, gaps[1:], strict=True) for text in pair)
 
+    def ranges_by_sentence(self, ranges: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+        """Ranges of characters of the text, as ranges of each sentence; one across an end is cut there."""
+        found: list[list[tuple[int, int]]] = []
+        start = 0
+        for gap, sentence in zip(self.gaps, self.sentences, strict=False):
+            start += len(gap)
+            end = start + len(sentence)
+            cut = [(max(first, start) - start, min(last, end) - start) for first, last in ranges]
+            found.append([(first, last) for first, last in cut if first < last])
+            start = end
+        return found
+
     def target_gaps(self, translations: Sequence[str], languages: LanguagePair, *, keeps_breaks: bool) -> list[str]:
         """The gaps as the target language is written: Chinese and Japanese sentences follow without a space.
 

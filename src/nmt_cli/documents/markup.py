@@ -1,0 +1,317 @@
+"""HTML and XML: a document as markup that stays, and blocks of text with inline markup.
+
+Nothing is repaired, and what is not text for a reader stays as it is, byte for byte. So fragments, templates and tags
+that are never closed are no errors: a tag without its other half is an empty mark at its place.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from nmt_cli.documents.marked_text import Mark, MarkedText
+
+# Possessive quantifiers: no text takes more than a few passes.
+_TAG = re.compile(
+    r"<(?P<slash>/?)(?P<name>[A-Za-z_][^\s<>/\"'=]*+)(?P<attributes>(?:[^<>\"']++|\"[^\"]*+\"|'[^']*+')*+)>"
+)
+_OTHER = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", ">"), ("<!", ">"))
+_NOT_TRANSLATED = re.compile(
+    r"(?:^|\s)(?:translate\s*=\s*[\"']?no\b|class\s*=\s*(?:\"[^\"]*\bnotranslate\b|'[^']*\bnotranslate\b|notranslate\b))",
+    re.IGNORECASE,
+)
+_SPACES = re.compile(r"[ \t\r\n\f]+")
+_REFERENCE = re.compile(r"&(?:#\d+|#x[0-9a-f]+|\w+);", re.IGNORECASE)
+_XML_REFERENCE = re.compile(r"(&(?!(?:amp|lt|gt|quot|apos|#\w+);)[\w.:-]+;)")
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_HTML_BLOCKS = _names(
+    """
+    address article aside base blockquote body br button caption center col colgroup dd details dialog dir div dl dt
+    fieldset figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html iframe legend li
+    link main menu meta nav noscript object ol optgroup option p pre script search section select source style summary
+    table tbody td template textarea tfoot th thead title tr track ul video audio canvas
+    """
+)
+_HTML_KEPT = _names("code kbd math pre samp script style svg textarea tt var")
+_HTML_VOID = _names("area base br col embed hr img input link meta param source track wbr")
+_HTML_RAW = _names("script style textarea")
+
+
+@dataclass(frozen=True, slots=True)
+class MarkupRules:
+    """Which elements are blocks, inline or kept; names are lower-case in HTML.
+
+    If `blocks` is None, they are found by the structure: an element stands inside a line if there is text beside it, or
+    beside an element around it. `inline` names others that do. What is inside of `kept` elements is not translated.
+    """
+
+    language: Literal["html", "xml"]
+    blocks: frozenset[str] | None
+    inline: frozenset[str] = frozenset()
+    kept: frozenset[str] = frozenset()
+
+
+HTML = MarkupRules("html", blocks=_HTML_BLOCKS, kept=_HTML_KEPT)
+XML = MarkupRules("xml", blocks=None)
+
+
+class _Token(NamedTuple):
+    """A piece of a document; `name` is of a tag, and `attributes` is what stands after it."""
+
+    kind: Literal["text", "open", "close", "empty", "other"]
+    raw: str
+    name: str = ""
+    attributes: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkupDocument:
+    """A document in parts: strings of markup, and blocks of text. `references` are its spellings of characters."""
+
+    parts: Sequence[str | MarkedText]
+    references: dict[str, str]
+
+    @property
+    def blocks(self) -> list[MarkedText]:
+        """The blocks of text, in order."""
+        return [part for part in self.parts if isinstance(part, MarkedText)]
+
+    def render(self, blocks: Sequence[MarkedText]) -> str:
+        """The document with other blocks, in the same order."""
+        remaining = iter(blocks)
+        return "".join(part if isinstance(part, str) else next(remaining).render(self._escape) for part in self.parts)
+
+    def _escape(self, text: str) -> str:
+        text = html.escape(text, quote=False)
+        for character, reference in self.references.items():
+            text = text.replace(character, reference)
+        return text
+
+
+def parse_markup(text: str, rules: MarkupRules) -> MarkupDocument:
+    """The document of a text in HTML or XML, whole or a fragment."""
+    tokens = list(_tokens(text, rules))
+    pairs = _pairs(tokens)
+    is_inline = _inline_by_structure(tokens, pairs) if rules.blocks is None else {}
+    references: dict[str, str] = {}
+    for token in tokens:
+        if token.kind == "text":
+            for match in _REFERENCE.finditer(token.raw):
+                character = html.unescape(match[0])
+                if len(character) == 1 and character not in "&<>":
+                    references[character] = match[0]
+    parts: list[str | MarkedText] = []
+    line: list[int] = []  # the tokens of the block that has begun
+    index = 0
+    while index < len(tokens):
+        token = tokens[index]
+        kept_end = pairs.get(index) if token.kind == "open" and _is_kept(token, rules) else None
+        if token.name and _is_block(token, index, pairs, rules, is_inline):
+            parts += _block(tokens, line, pairs, rules)
+            line = []
+            end = index + 1 if kept_end is None else kept_end + 1
+            parts += [other.raw for other in tokens[index:end]]
+        else:
+            end = index + 1 if kept_end is None else kept_end + 1
+            line += range(index, end)
+        index = end
+    parts += _block(tokens, line, pairs, rules)
+    return MarkupDocument([part for part in parts if part != ""], references)
+
+
+def _tokens(text: str, rules: MarkupRules) -> Iterator[_Token]:
+    """The document in pieces, which together are the text."""
+    start = position = 0  # of the text that has begun, and of the search
+    unclosed: set[str] = set()
+    while (position := text.find("<", position)) >= 0:
+        token, end = _markup_at(text, position, unclosed, rules)
+        if token is None:
+            position += 1
+            continue
+        yield from _text_tokens(text[start:position], rules)
+        yield token
+        start = position = end
+    yield from _text_tokens(text[start:], rules)
+
+
+def _markup_at(text: str, position: int, unclosed: set[str], rules: MarkupRules) -> tuple[_Token | None, int]:
+    """The token of the markup at a position, if there is any, and its end. `unclosed` has the ends that do not come."""
+    for opening, closing in _OTHER:
+        if text.startswith(opening, position):
+            end = -1 if closing in unclosed else text.find(closing, position + len(opening))
+            if end < 0:
+                unclosed.add(closing)
+                continue
+            return _Token("other", text[position : end + len(closing)]), end + len(closing)
+    match = _TAG.match(text, position)
+    if match is None:
+        return None, position
+    name = match["name"].lower() if rules.language == "html" else match["name"]
+    if match["slash"]:
+        return _Token("close", match[0], name), match.end()
+    is_void = rules.language == "html" and name in _HTML_VOID
+    if is_void or match["attributes"].endswith("/"):
+        return _Token("empty", match[0], name, match["attributes"]), match.end()
+    if rules.language == "html" and name in _HTML_RAW and name not in unclosed:
+        # Nothing is markup up to the end tag.
+        found = re.compile(rf"</{name}\s*>", re.IGNORECASE).search(text, match.end())
+        if found is not None:
+            return _Token("other", text[position : found.end()], name), found.end()
+        unclosed.add(name)
+    return _Token("open", match[0], name, match["attributes"]), match.end()
+
+
+def _text_tokens(text: str, rules: MarkupRules) -> Iterator[_Token]:
+    """The text, apart from references that only the document itself can explain."""
+    runs = [text] if rules.language == "html" else _XML_REFERENCE.split(text)
+    for index, run in enumerate(runs):
+        if run:
+            yield _Token("other" if index % 2 else "text", run)
+
+
+def _pairs(tokens: Sequence[_Token]) -> dict[int, int]:
+    """The end tag of each start tag that has one, by index, and the other way round.
+
+    An end tag ends the last open element of its name; those begun after it have no end tag then.
+    """
+    pairs: dict[int, int] = {}
+    open_indices: list[int] = []
+    num_open: dict[str, int] = {}
+    for index, token in enumerate(tokens):
+        if token.kind == "open":
+            open_indices.append(index)
+            num_open[token.name] = num_open.get(token.name, 0) + 1
+        elif token.kind == "close" and num_open.get(token.name):
+            while True:
+                other = open_indices.pop()
+                num_open[tokens[other].name] -= 1
+                if tokens[other].name == token.name:
+                    break
+            pairs[other], pairs[index] = index, other
+    return pairs
+
+
+def _inline_by_structure(tokens: Sequence[_Token], pairs: dict[int, int]) -> dict[int, bool]:
+    """Whether each tag stands in a line: there is text beside it, or beside an element around it."""
+    parents: list[int] = [-1]
+    parent_of: dict[int, int] = {}
+    has_text: set[int] = set()
+    for index, token in enumerate(tokens):
+        if token.kind == "close" and index in pairs:
+            parents.pop()
+        elif token.kind == "text":
+            if token.raw.strip():
+                has_text.add(parents[-1])
+        else:
+            parent_of[index] = parents[-1]
+            if token.kind == "open" and index in pairs:
+                parents.append(index)
+    is_inline: dict[int, bool] = {-1: False}
+    for index, parent in parent_of.items():
+        is_inline[index] = is_inline[parent] or parent in has_text
+    return is_inline
+
+
+def _is_block(token: _Token, index: int, pairs: dict[int, int], rules: MarkupRules, is_inline: dict[int, bool]) -> bool:
+    if token.name in rules.inline:
+        return False
+    if rules.blocks is not None:
+        return token.name in rules.blocks
+    start = pairs.get(index, index) if token.kind == "close" else index
+    return not is_inline.get(start, False)
+
+
+def _is_kept(token: _Token, rules: MarkupRules) -> bool:
+    return token.name in rules.kept or bool(_NOT_TRANSLATED.search(token.attributes))
+
+
+def _block(
+    tokens: Sequence[_Token], line: Sequence[int], pairs: dict[int, int], rules: MarkupRules
+) -> list[str | MarkedText]:
+    """The block of these tokens, with the space before and after it; only markup if it has no letters."""
+    first, last = 0, len(line)
+    while first < last and tokens[line[first]].kind == "text" and not tokens[line[first]].raw.strip():
+        first += 1
+    while last > first and tokens[line[last - 1]].kind == "text" and not tokens[line[last - 1]].raw.strip():
+        last -= 1
+    builder = _LineBuilder(tokens, pairs, rules)
+    block = builder.build(line[first:last])
+    if not any(map(str.isalpha, builder.translated_text)):
+        return ["".join(tokens[index].raw for index in line)]
+    before = "".join(tokens[index].raw for index in line[:first])
+    after = "".join(tokens[index].raw for index in line[last:])
+    raw = "".join(tokens[index].raw for index in line[first:last])
+    before += raw[: len(raw) - len(raw.lstrip())]
+    after = raw[len(raw.rstrip()) :] + after
+    return [before, block, after]
+
+
+class _LineBuilder:
+    """The text of a line's tokens, with its marks."""
+
+    def __init__(self, tokens: Sequence[_Token], pairs: dict[int, int], rules: MarkupRules) -> None:
+        self._tokens, self._pairs, self._rules = tokens, pairs, rules
+        self._text: list[str] = []
+        self._length = 0
+        self._marks: list[Mark] = []
+        self._open: list[tuple[int, int]] = []  # the index of each open mark, and of its end tag
+        self.translated_text = ""
+
+    def build(self, line: Sequence[int]) -> MarkedText:
+        """The text in which each run of white space is a space, without one at the beginning and the end."""
+        is_on_line = set(line)
+        start_of_kept, end_of_kept, kept_text = -1, -1, ""
+        for index in line:
+            token = self._tokens[index]
+            if index <= end_of_kept:
+                kept_text += _as_text(token.raw) if token.kind == "text" else ""
+                if index == end_of_kept:
+                    raw = "".join(kept.raw for kept in self._tokens[start_of_kept : index + 1])
+                    start = self._length
+                    self._add(kept_text)
+                    self._marks.append(Mark(start, self._length, raw, "", self._parent, is_kept=True))
+                continue
+            pair = self._pairs.get(index, -1)
+            if token.kind == "text":
+                self.translated_text += token.raw
+                self._add(_as_text(token.raw))
+            elif token.kind == "open" and pair in is_on_line and _is_kept(token, self._rules):
+                start_of_kept, end_of_kept, kept_text = index, pair, ""
+            elif token.kind == "open" and pair in is_on_line:
+                mark = Mark(self._length, self._length, token.raw, "", self._parent)
+                self._open.append((len(self._marks), pair))
+                self._marks.append(mark)
+            elif self._open and self._open[-1][1] == index:
+                opened, _ = self._open.pop()
+                self._marks[opened] = replace(self._marks[opened], end=self._length, closing=token.raw)
+            else:
+                self._marks.append(Mark(self._length, self._length, token.raw, "", self._parent))
+        text = "".join(self._text)
+        length = len(text.rstrip(" "))
+        marks = [replace(mark, start=min(mark.start, length), end=min(mark.end, length)) for mark in self._marks]
+        return MarkedText(text[:length], tuple(marks))
+
+    @property
+    def _parent(self) -> int:
+        return self._open[-1][0] if self._open else -1
+
+    def _add(self, text: str) -> None:
+        """Add text; a space after a space, or at the beginning, is left out."""
+        if text.startswith(" ") and (not self._length or self._text[-1].endswith(" ")):
+            text = text[1:]
+        if text:
+            self._text.append(text)
+            self._length += len(text)
+
+
+def _as_text(raw: str) -> str:
+    """The characters that a run of text in a document stands for; white space is a space."""
+    return html.unescape(_SPACES.sub(" ", raw))
