@@ -27,12 +27,28 @@ _END = "</s>"
 _DIGITS = 3
 
 
-def alignment_layer(model: Transformer) -> int:
-    """The decoder layer that gives alignments: the last but one, if there are two.
+# Below it, a source piece that nearly no target piece attends to would attract them.
+_MIN_COLUMN_SUM = 0.1
 
-    Garg et al. 2019, arXiv:1909.02074, section 3.2: of six layers it has the lowest alignment error.
+
+def alignment_layer(model: Transformer) -> int:
+    """The decoder layer that gives alignments: the last of a few layers, or else the last but one.
+
+    Garg et al. 2019, arXiv:1909.02074, section 3.2: of six layers it has the lowest alignment error. Of two or three
+    layers it is the last (docs/design/search.md#alignments).
     """
-    return max(len(model.decoder) - 2, 0)
+    layers = len(model.decoder)
+    return layers - 1 if layers <= 3 else layers - 2
+
+
+def aligned_positions(weights_TS: Tensor) -> list[int]:
+    """The source position of each target piece, from the attention between them.
+
+    A weight counts by its share in the attention to the source piece, because all target pieces attend to a few, such
+    as the full stop.
+    """
+    shares_TS = weights_TS / (weights_TS.sum(dim=0) + _MIN_COLUMN_SUM)
+    return [int(position) for position in shares_TS.argmax(dim=-1)] if weights_TS.numel() else []
 
 
 def align(
@@ -42,7 +58,7 @@ def align(
     *,
     device: torch.device,
 ) -> list[list[int]]:
-    """The position of the source piece with the most attention, over all heads and models, for each target piece.
+    """The position of the source piece for each target piece, by the mean attention of all heads and models.
 
     Rows and targets are without EOS: a piece may attend to it, but is not aligned to it.
     """
@@ -55,8 +71,8 @@ def align(
     ]
     alignments = []
     for ids, *weights_of_sentence in zip(targets, *weights_by_model, strict=True):
-        summed_TS = torch.stack([weights_HTS.mean(dim=0) for weights_HTS in weights_of_sentence]).sum(dim=0)
-        alignments.append(summed_TS[: len(ids), :-1].argmax(dim=-1).tolist())
+        mean_TS = torch.stack([weights_HTS.mean(dim=0) for weights_HTS in weights_of_sentence]).mean(dim=0)
+        alignments.append(aligned_positions(mean_TS[: len(ids), :-1]))
     return alignments
 
 

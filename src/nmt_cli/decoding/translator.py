@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 
-from nmt_cli.decoding.engine import Engine, check_num_candidates, with_overrides
+from nmt_cli.decoding.engine import Engine, check_markup, check_num_candidates, with_overrides
 from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
 from nmt_cli.decoding.translation import (
     SplitLine,
@@ -20,6 +20,7 @@ from nmt_cli.decoding.translation import (
 )
 from nmt_cli.documents.kept_text import Range, WithoutKept, find_kept, links_to_copies, merged, without_ranges
 from nmt_cli.documents.marked_text import MarkedText
+from nmt_cli.documents.markup import MARKUP, MarkupDocument, MarkupRules, parse_markup
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.recipe.schema import DecodingConfig, DecodingOverrides, LanguagePair
 from nmt_cli.text_encoding import check_characters
@@ -74,6 +75,7 @@ class LineTranslator:
         word_scores: bool = False,
         alignments: bool = False,
         copy_symbols: bool = False,
+        markup: str | None = None,
         kept: Sequence[Sequence[Range]] | None = None,
         first_line: int = 1,
         **overrides: Unpack[DecodingOverrides],
@@ -84,18 +86,24 @@ class LineTranslator:
         each translation, or "". `mbr` (chrf or bleu) ranks a line's candidates, the beam or the samples, by their
         similarity to each other. The translation of a blank line is empty. With `copy_symbols` a line without letters
         stays as it is, and so do addresses and placeholders in a line, like the `kept` ranges of characters of each
-        line. The sentences of a line are translated one by one, as `split_sentences` says, unless it has a
-        prefix; a line break ends a sentence, too. A line too long for the model is also cut elsewhere if necessary; a
-        warning tells its number, counted from `first_line`. A list of alternatives has each text once, unless they are
-        samples. UsageError if the engine does not have a setting, its value
-        is wrong, or this process was forked after the model was opened. DataError if a text is not valid Unicode, there
-        are too few or too many prefixes, or one is too long.
+        line. With `markup` (html or xml) lines are documents or parts of them: their tags stay, on the words that
+        translate the words they stood on. The sentences of a line are translated one by one, as `split_sentences` says,
+        unless it has a prefix; a line break ends a sentence, too. A line too long for the model is also cut elsewhere
+        if necessary; a warning tells its number, counted from `first_line`. A list of alternatives has each text once,
+        unless they are samples. UsageError if the engine does not have a setting, its value is wrong, or this process
+        was forked after the model was opened. DataError if a text is not valid Unicode, there are too few or too many
+        prefixes, or one is too long.
         """
         texts, prefix_texts = list(lines), None if prefixes is None else list(prefixes)
         is_text = isinstance(lines, str) or isinstance(prefixes, str)
         if is_text or not all(isinstance(text, str) for text in [*texts, *(prefix_texts or [])]):
             raise TypeError("translate takes lines, each of them a string: translate([text], prefixes=[beginning])")
         self._check_not_forked()
+        if markup is not None:
+            check_markup(markup, prefix=prefixes is not None, word_scores=word_scores, alignments=alignments)
+            return self._translate_markup(
+                texts, rules=MARKUP[markup], config=config, nbest=nbest, mbr=mbr, first_line=first_line, **overrides
+            )
         config = with_overrides(config or self._engine.decoding, overrides)
         check_num_candidates(nbest, config=config, vocab=self._engine.target.vocab_size, mbr=mbr)
         split_lines = self._split(
@@ -112,31 +120,34 @@ class LineTranslator:
             for line in translations
         ]
 
-    def translate_marked(
-        self,
-        blocks: Sequence[MarkedText],
-        *,
-        config: DecodingConfig | None = None,
-        first_line: int = 1,
-        **overrides: Unpack[DecodingOverrides],
-    ) -> list[MarkedText]:
+    def translate_marked(self, blocks: Sequence[MarkedText], **options: Any) -> list[MarkedText]:
         """The translation of each block, with its inline markup on the words that translate the words it stood on.
 
-        Symbols, addresses, placeholders and kept marks stay as they are. The rest is as in `translate`.
+        Symbols, addresses, placeholders and kept marks stay as they are. The options are those of `translate`.
         """
+        return [candidates[0][0] for candidates in self._translate_blocks(blocks, **options)]
+
+    def _translate_blocks(
+        self, blocks: Sequence[MarkedText], **options: Any
+    ) -> list[list[tuple[MarkedText, Translation]]]:
+        """The translations of each block, best first, with and without its markup."""
         translations = self.translate(
             [block.text for block in blocks],
-            config=config,
             kept=[block.kept for block in blocks],
             alignments=True,
             copy_symbols=True,
-            first_line=first_line,
-            **overrides,
+            **options,
         )
         return [
-            block.translated(translation.text, translation.links)
-            for block, translation in zip(blocks, translations, strict=True)
+            [(block.translated(candidate.text, candidate.links), candidate) for candidate in (best, *best.alternatives)]
+            for block, best in zip(blocks, translations, strict=True)
         ]
+
+    def _translate_markup(self, texts: Sequence[str], *, rules: MarkupRules, **options: Any) -> list[Translation]:
+        """The translation of each document; it has the sums of its blocks."""
+        documents = [parse_markup(text, rules) for text in texts]
+        blocks = iter(self._translate_blocks([b for document in documents for b in document.blocks], **options))
+        return [_joined(document, [next(blocks) for _ in document.blocks]) for document in documents]
 
     def _check_not_forked(self) -> None:
         """Raise UsageError in a forked process that would wait forever: the engine's threads are not in it."""
@@ -308,6 +319,24 @@ class LineTranslator:
             alignment = word_alignment(links, sentence, text)
             translation = replace(translation, links=tuple(links), alignment=tuple(alignment))
         return translation
+
+
+def _joined(document: MarkupDocument, blocks: Sequence[Sequence[tuple[MarkedText, Translation]]]) -> Translation:
+    """The translation of a document, made of the candidates of its blocks: the best of each, and so on.
+
+    The last candidate of a block stands for all that are missing.
+    """
+    best, *others = [
+        Translation(
+            _in_one_line(document.render([marked for marked, _ in ranked])),
+            sum(candidate.score for _, candidate in ranked),
+            sum(candidate.log_prob for _, candidate in ranked),
+            sum(candidate.num_pieces for _, candidate in ranked),
+        )
+        for rank in range(max(map(len, blocks), default=1))
+        for ranked in [[candidates[min(rank, len(candidates) - 1)] for candidates in blocks]]
+    ]
+    return replace(best, alternatives=tuple(others))
 
 
 def _with_kept(without: WithoutKept, translation: Translation) -> Translation:

@@ -6,10 +6,11 @@ links between the characters of both texts, as attention gives them.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, chain
 
 import regex
 
@@ -21,6 +22,12 @@ _UNIT = regex.compile(
     r"|[\w--[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]]+(?:['’\-][\w--\p{Han}]+)*|\S",
     regex.VERSION1,
 )
+
+
+# An empty mark whose neighbours change their order stays between them.
+_NEIGHBOUR_WEIGHT = 1.5
+# Words on each side of an empty mark that are looked at.
+_NEIGHBOURS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +135,7 @@ class _Units:
 
 
 class _Transfer:
-    """The ranges of the marks of a text in its translation."""
+    """The ranges of the marks of a text in its translation, as ranges of units."""
 
     def __init__(self, source: MarkedText, text: str, links: Iterable[Link]) -> None:
         self._source = source
@@ -137,31 +144,38 @@ class _Transfer:
         self._kept_targets = {link[:2]: link[2:] for link in links if link[:2] in kept}
         self._sources = _Units(source.text, source.kept)
         self._targets = _Units(text, sorted(self._kept_targets.values()))
-        self._source_of = self._link_units(links)
-        # The ranges of target units that each mark has: [start, end) of units.
+        self._targets_of = self._link_units(links)
+        self._num_words = [0, *accumulate(self._targets.is_word)]  # among the first units
+        # The target units of each mark, and what the marks inside of each have taken, in order.
         self._regions: dict[int, tuple[int, int]] = {-1: (0, len(self._targets))}
-        self._placed: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        self._taken: dict[int, list[tuple[int, int]]] = defaultdict(list)
 
-    def _link_units(self, links: Sequence[Link]) -> list[int | None]:
-        """The source unit of each target unit: the word that shares most characters with it by links."""
+    def _link_units(self, links: Sequence[Link]) -> list[list[int]]:
+        """The target units of each source unit. Each target unit is of the source unit that it shares most links with.
+
+        A mark of punctuation is seldom from a word. Units of one link are in the same order.
+        """
         weights: list[dict[int, float]] = [defaultdict(float) for _ in range(len(self._targets))]
         for link in links:
-            for target in self._targets.touching(link.target_start, link.target_end):
-                for source in self._sources.touching(link.source_start, link.source_end):
-                    # Between a word and a mark of punctuation there is rarely a link.
+            sources = self._sources.touching(link.source_start, link.source_end)
+            for number, target in enumerate(self._targets.touching(link.target_start, link.target_end)):
+                for other_number, source in enumerate(sources):
                     is_same_kind = self._sources.is_word[source] == self._targets.is_word[target]
-                    weights[target][source] += 1.0 if is_same_kind else 0.1
-        return [max(sources, key=lambda unit: (sources[unit], -unit)) if sources else None for sources in weights]
+                    weights[target][source] += (1.0 if is_same_kind else 0.1) - 0.01 * abs(number - other_number)
+        targets_of: list[list[int]] = [[] for _ in range(len(self._sources))]
+        for target, of_target in enumerate(weights):
+            if of_target:
+                targets_of[max(of_target, key=of_target.__getitem__)].append(target)
+        return targets_of
 
     def marks(self) -> tuple[Mark, ...]:
-        """The marks, with their ranges in the translation."""
-        marks = self._source.marks
-        for index, mark in enumerate(marks):
+        """The marks, with their ranges of characters in the translation."""
+        for index, mark in enumerate(self._source.marks):
             if mark.start < mark.end:
                 self._place(index, mark)
         found: list[Mark] = []
         last = 0
-        for index, mark in enumerate(marks):
+        for index, mark in enumerate(self._source.marks):
             if index in self._regions:
                 start, end = self._characters(*self._regions[index])
             else:
@@ -170,10 +184,8 @@ class _Transfer:
                 last = max(last, boundary)
                 start = end = self._position(mark, boundary)
                 self._regions[index] = (boundary, boundary)
-            if mark.is_kept and (mark.start, mark.end) in self._kept_targets:
-                start, end = self._kept_targets[mark.start, mark.end]
-            elif mark.is_kept:
-                end = start
+            if mark.is_kept:
+                start, end = self._kept_targets.get((mark.start, mark.end), (start, start))
             found.append(replace(mark, start=start, end=end))
         return tuple(found)
 
@@ -186,78 +198,65 @@ class _Transfer:
     def _place(self, index: int, mark: Mark) -> None:
         """Find the units of a mark that has text."""
         own, around = self._source_region(index), self._source_region(mark.parent)
-        region = self._regions.get(mark.parent)
-        if own[0] == own[1] or region is None:  # it holds nothing but spaces
+        if own[0] == own[1] or mark.parent not in self._regions:  # it holds nothing but spaces
             return
-        if own == around:
-            chosen = region
-        elif mark.is_kept:
-            target = self._kept_targets.get((mark.start, mark.end))
-            if target is None:
-                return
-            chosen = self._targets.between(*target)
+        if mark.is_kept and (mark.start, mark.end) in self._kept_targets:
+            chosen = self._targets.between(*self._kept_targets[mark.start, mark.end])
+        elif own == around:
+            chosen = self._regions[mark.parent]
+        elif (run := self._best_run(own, mark.parent) or self._nearest(own, around, mark.parent)) is not None:
+            chosen = self._with_punctuation(run, own, mark.parent)
         else:
-            free = self._free(region, self._placed[mark.parent])
-            chosen = self._with_punctuation(self._best_run(own, free) or self._nearest(own, around, free), own, free)
+            return
         self._regions[index] = chosen
         if chosen[0] < chosen[1]:
-            self._placed[mark.parent].append(chosen)
+            insort(self._taken[mark.parent], chosen)
 
-    @staticmethod
-    def _free(region: tuple[int, int], placed: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """The parts of a region that no other mark has taken."""
-        free, start = [], region[0]
-        for other_start, other_end in sorted(placed):
-            free.append((start, other_start))
-            start = other_end
-        return [part for part in [*free, (start, region[1])] if part[0] < part[1]]
+    def _free_around(self, unit: int, parent: int) -> tuple[int, int]:
+        """The units around one that no mark inside of the parent has taken; empty if it is taken."""
+        start, end = self._regions[parent]
+        taken = self._taken[parent]
+        place = bisect_right(taken, (unit, len(self._targets)))
+        start = max(start, taken[place - 1][1]) if place else start
+        end = min(end, taken[place][0]) if place < len(taken) else end
+        return (start, end) if start <= unit < end else (unit, unit)
 
-    def _best_run(self, own: tuple[int, int], free: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+    def _best_run(self, own: tuple[int, int], parent: int) -> tuple[int, int] | None:
         """The run of target units with the most words from the mark's words and the fewest others."""
-        best, best_score = None, 0.0
-        for start, end in free:
-            run_start, score = start, 0.0
-            for unit in range(start, end):
-                source = self._source_of[unit]
-                is_own = source is not None and own[0] <= source < own[1]
-                if self._targets.is_word[unit]:
-                    gain = 1.0 if is_own else -1.0
-                    score, run_start = (score + gain, run_start) if score > 0 else (gain, unit)
-                if is_own and score > best_score:
-                    best, best_score = (run_start, unit + 1), score
+        best, best_score = None, 0
+        start, end, score, free = 0, 0, 0, (0, 0)
+        for unit in sorted(chain.from_iterable(self._targets_of[own[0] : own[1]])):
+            others = self._num_words[unit] - self._num_words[end]
+            if not free[0] <= unit < free[1] or score <= others:
+                start, score, free = unit, 0, self._free_around(unit, parent)
+                if free[0] == free[1]:
+                    continue
+            else:
+                score -= others
+            end, score = unit + 1, score + self._targets.is_word[unit]
+            if score > best_score:
+                best, best_score = (start, end), score
         return best
 
-    def _nearest(
-        self, own: tuple[int, int], around: tuple[int, int], free: Sequence[tuple[int, int]]
-    ) -> tuple[int, int]:
-        """The free word that stands where the mark's text would stand if nothing changed its place; else nothing."""
-        region_start = free[0][0] if free else 0
-        region_end = free[-1][1] if free else 0
-        share = ((own[0] + own[1]) / 2 - around[0]) / max(1, around[1] - around[0])
-        place = region_start + share * (region_end - region_start) - 0.5
-        units = [unit for start, end in free for unit in range(start, end)]
-        words = [unit for unit in units if self._targets.is_word[unit]] or units
-        if not words:
-            return region_end, region_end
-        nearest = min(words, key=lambda unit: abs(unit - place))
-        return nearest, nearest + 1
+    def _nearest(self, own: tuple[int, int], around: tuple[int, int], parent: int) -> tuple[int, int] | None:
+        """The free word nearest to where the mark's text would stand if nothing changed its place; None without one."""
+        start, end = self._regions[parent]
+        share = ((own[0] + own[1]) / 2 - around[0]) / (around[1] - around[0])
+        place = start + share * (end - start) - 0.5
+        for unit in sorted(range(start, end), key=lambda unit: abs(unit - place)):
+            if self._targets.is_word[unit] and unit < self._free_around(unit, parent)[1]:
+                return unit, unit + 1
+        return None
 
-    def _with_punctuation(
-        self, chosen: tuple[int, int], own: tuple[int, int], free: Sequence[tuple[int, int]]
-    ) -> tuple[int, int]:
+    def _with_punctuation(self, chosen: tuple[int, int], own: tuple[int, int], parent: int) -> tuple[int, int]:
         """The run with the punctuation beside it, as far as the mark's text begins and ends with punctuation."""
         start, end = chosen
-        for first, last in free:
-            if first <= start and end <= last:
-                before, after = own
-                while start > first and before < own[1] and not self._sources.is_word[before]:
-                    if self._targets.is_word[start - 1]:
-                        break
-                    start, before = start - 1, before + 1
-                while end < last and after > own[0] and not self._sources.is_word[after - 1]:
-                    if self._targets.is_word[end]:
-                        break
-                    end, after = end + 1, after - 1
+        first, last = self._free_around(start, parent)
+        before, after = own
+        while start > first and not self._targets.is_word[start - 1] and not self._sources.is_word[before]:
+            start, before = start - 1, before + 1
+        while end < last and not self._targets.is_word[end] and not self._sources.is_word[after - 1]:
+            end, after = end + 1, after - 1
         return start, end
 
     def _boundary(self, mark: Mark, *, not_before: int) -> int:
@@ -268,19 +267,27 @@ class _Transfer:
             return region[0]
         if place >= around[1]:
             return region[1]
-        taken = self._placed[mark.parent]
-        # A unit on the side that it came from counts for a boundary, more if it stood close to the mark.
-        score = 0.0
-        best, best_score = region[1], float("-inf")
-        for boundary in range(region[0], region[1] + 1):
-            is_inside = any(start < boundary < end for start, end in taken)
-            if not is_inside and boundary >= min(not_before, region[1]) and score > best_score:
-                best, best_score = boundary, score
-            source = self._source_of[boundary] if boundary < region[1] else None
-            if source is not None:
-                distance = place - source if source < place else source - place + 1
-                score += (1.0 if source < place else -1.0) / distance**2
+        # How near each unit of the region stood to the mark: positive before it, negative after it.
+        nearness: dict[int, float] = {}
+        for source in range(max(around[0], place - _NEIGHBOURS), min(around[1], place + _NEIGHBOURS)):
+            weight = 1 / (place - source) ** 2 if source < place else -1 / (source - place + 1) ** 2
+            nearness |= {unit: weight for unit in self._targets_of[source] if region[0] <= unit < region[1]}
+        # Units count for a boundary if they stay on their side of it, and more if they are beside it.
+        best, best_score, score = min(max(not_before, region[0]), region[1]), float("-inf"), 0.0
+        units = sorted(nearness)
+        for boundary in sorted({*units, *(unit + 1 for unit in units)}):
+            score += nearness.get(boundary - 1, 0.0)
+            beside = abs(nearness.get(boundary - 1, 0.0)) + abs(nearness.get(boundary, 0.0))
+            total = score + _NEIGHBOUR_WEIGHT * beside
+            if not_before <= boundary and total > best_score and not self._is_inside(boundary, mark.parent):
+                best, best_score = boundary, total
         return best
+
+    def _is_inside(self, boundary: int, parent: int) -> bool:
+        """Whether a boundary is inside of a mark."""
+        taken = self._taken[parent]
+        place = bisect_left(taken, (boundary, boundary))
+        return place > 0 and boundary < taken[place - 1][1]
 
     def _characters(self, start: int, end: int) -> tuple[int, int]:
         """The range of characters of a range of units."""

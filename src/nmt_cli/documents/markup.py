@@ -61,6 +61,8 @@ class MarkupRules:
 
 HTML = MarkupRules("html", blocks=_HTML_BLOCKS, kept=_HTML_KEPT)
 XML = MarkupRules("xml", blocks=None)
+MARKUP = {"html": HTML, "xml": XML}
+"""The rules of usual markup, by its name."""
 
 
 class _Token(NamedTuple):

@@ -101,8 +101,14 @@ def decode(
     ] = None,
     copy_symbols: Annotated[
         bool,
-        _search_option("--copy-symbols", help="Leave lines without letters as they are: numbers, emoji, times."),
+        _search_option("--copy-symbols", help="Leave addresses, placeholders and lines without letters as they are."),
     ] = False,
+    markup: Annotated[
+        str | None,
+        _search_option(
+            metavar="html|xml", help="Lines have tags, which stay: each on the words that translate its words."
+        ),
+    ] = None,
     samples: Annotated[
         int | None,
         _sampling_option(metavar="N", help="Translations to sample for each line; 0: search; else the model's own."),
@@ -217,7 +223,7 @@ def decode(
         from nmt_cli.decoding import parallel
 
         options = {"nbest": nbest, "mbr": mbr, "word_scores": word_scores, "alignments": alignments}
-        options["copy_symbols"] = copy_symbols
+        options |= {"copy_symbols": copy_symbols, "markup": markup}
         job = parallel.TranslationJob(models, engine, precision, device, threads, overrides=overrides, options=options)
         jobs = parallel.jobs_for_workers(job, workers=workers, is_bulk=is_bulk)
         translate = stack.enter_context(parallel.parallel_translator(jobs))

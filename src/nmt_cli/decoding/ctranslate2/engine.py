@@ -14,6 +14,7 @@ import torch
 from nmt_cli.artifacts.directory_kinds import check_is_model
 from nmt_cli.artifacts.manifest import CONFIG, DAMAGED_HINT, verify_files
 from nmt_cli.artifacts.model_directory import load_saved_config, load_tokenizer
+from nmt_cli.decoding.attention_maps import aligned_positions
 from nmt_cli.decoding.batching import plan_for_workers
 from nmt_cli.decoding.ctranslate2.model import converted_model, import_ctranslate2, unsupported_setting
 from nmt_cli.decoding.search.ensemble import NEVER_GENERATED
@@ -239,7 +240,7 @@ class CTranslate2Engine:
             sentence.hypotheses = sorted(rescored, key=lambda hypothesis: -hypothesis.score)
 
     def _align(self, sentences: Sequence[_Sentence], *, config: DecodingConfig) -> None:
-        """Add the position of the source piece with the most attention, for each piece of each hypothesis.
+        """Add the position of the source piece for each piece of each hypothesis.
 
         This takes a forced greedy pass, because CTranslate2's beam search returns the attention of another sentence of
         the batch for the first piece.
@@ -255,8 +256,7 @@ class CTranslate2Engine:
         for sentence in sentences:
             for rank, hypothesis in enumerate(sentence.hypotheses):
                 weights = next(results).attention[0][: len(hypothesis.ids)] if hypothesis.ids else []
-                positions = [max(range(len(row)), key=row.__getitem__) for row in weights]
-                sentence.hypotheses[rank] = replace(hypothesis, alignment=positions)
+                sentence.hypotheses[rank] = replace(hypothesis, alignment=aligned_positions(torch.tensor(weights)))
 
 
 @dataclass(slots=True)

@@ -1,0 +1,184 @@
+"""Markup: documents come back as they were but for their text, and tags stand on the words that they stood on."""
+
+from __future__ import annotations
+
+import html
+import re
+import string
+from collections.abc import Sequence
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nmt_cli.documents.marked_text import MarkedText
+from nmt_cli.documents.markup import HTML, XML, MarkupDocument, MarkupRules, parse_markup
+from nmt_cli.tokenization.pieces import Link
+
+WORD = re.compile(r"\S+")
+
+
+def word_links(source: str, target: str, pairs: Sequence[tuple[int, int]]) -> list[Link]:
+    """Links between words, given by their numbers in both texts."""
+    sources = [match.span() for match in WORD.finditer(source)]
+    targets = [match.span() for match in WORD.finditer(target)]
+    return [Link(*sources[first], *targets[second]) for first, second in pairs]
+
+
+def reversed_words(block: MarkedText) -> MarkedText:
+    """The block translated into a language with the words in the opposite order, all in capitals, but for kept text."""
+    words = [*block.kept]
+    for match in WORD.finditer(block.text):
+        if not any(start < match.end() and match.start() < end for start, end in block.kept):
+            words.append(match.span())
+    text, links = "", []
+    for start, end in sorted(words, reverse=True):
+        word = block.text[start:end] if (start, end) in block.kept else block.text[start:end].upper()
+        text += " " if text else ""
+        links.append(Link(start, end, len(text), len(text) + len(word)))
+        text += word
+    return block.translated(text, links)
+
+
+def translated(document: MarkupDocument) -> str:
+    return document.render([reversed_words(block) for block in document.blocks])
+
+
+def same(document: MarkupDocument) -> str:
+    """The document with each text as its own translation."""
+    blocks = []
+    for block in document.blocks:
+        words = [match.span() for match in WORD.finditer(block.text)]
+        links = [Link(*span, *span) for span in [*words, *block.kept]]
+        blocks.append(block.translated(block.text, links))
+    return document.render(blocks)
+
+
+class Tree(HTMLParser):
+    """The tags of a document: each with its attributes and those directly in it, in any order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[object] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, tuple(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        self.tags.append(tag)
+
+    def handle_comment(self, data: str) -> None:
+        self.tags.append(("comment", data))
+
+
+def tree(text: str) -> object:
+    """The nested elements, without regard to their order among their neighbours."""
+    stack: list[tuple[str, list[object]]] = [("", [])]
+    for tag in Tree(text).tags:
+        if isinstance(tag, str):
+            name, children = stack.pop()
+            assert name == tag
+            stack[-1][1].append((name, sorted(map(repr, children))))
+        elif tag[0] in ("br", "img", "comment"):  # type: ignore[index]
+            stack[-1][1].append(tag)
+        else:
+            stack.append((tag[0], [tag]))  # type: ignore[index]
+    assert len(stack) == 1
+    return sorted(map(repr, stack[0][1]))
+
+
+TEXTS = st.text(st.sampled_from(string.ascii_lowercase[:6] + "   .,é中&<"), max_size=12).map(
+    lambda text: text.replace("&", "&amp;").replace("<", "&lt;")
+)
+ELEMENTS = st.sampled_from(["b", "i", "a", "span", "p", "div", "li", "code", "em"])
+EMPTY = st.sampled_from(["<br>", "<img src='a'>", "<!-- c -->"])
+FRAGMENTS = st.recursive(
+    st.one_of(TEXTS, EMPTY),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4).map("".join),
+        st.builds(lambda name, content, id: f'<{name} id="{id}">{content}</{name}>', ELEMENTS, inner, st.integers(0)),
+    ),
+    max_leaves=12,
+)
+
+
+@given(FRAGMENTS)
+@settings(max_examples=1000, deadline=None)
+def test_tags_are_nested_as_they_were(fragment: str) -> None:
+    assert tree(translated(parse_markup(fragment, HTML))) == tree(fragment)
+
+
+@given(st.text(st.sampled_from("<>/&;!-\"'= abip\n[]?"), max_size=60), st.sampled_from([HTML, XML]))
+@settings(max_examples=1000, deadline=None)
+def test_nothing_is_lost_of_what_is_no_document(text: str, rules: MarkupRules) -> None:
+    def visible(markup: str) -> str:
+        return "".join(html.unescape(markup).split())
+
+    assert visible(same(parse_markup(text, rules))) == visible(text)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        '<!DOCTYPE html>\n<HTML lang=en>\n<head><title>The sea</title>\n<script>a < b || x("</p>")</script></head>',
+        '<p class="a">One <b id=x data-y=\'"\'>two</b>, <i/>three&nbsp;&copy; &lt;four&gt;.</p>\n\n<td>five<td>six',
+        '<a href="?a=1&amp;b=2" @click="go(a > b)" disabled>one</a>',
+        "<p>one <b>two <i>three</b> four</i> five</p></div>",
+        "<p>see <code>a < b</code>, <span translate=no>a <b>sea</b></span>, <em class='x notranslate'>sun</em></p>",
+        "<ul>\n  <li>one</li>\n  <li><p>two</p></li>\n</ul>\n<!-- a <b> c -->",
+    ],
+)
+def test_a_document_stays_byte_for_byte_but_for_its_text(document: str) -> None:
+    assert same(parse_markup(document, HTML)) == document
+
+
+def test_elements_of_xml_with_text_beside_them_are_inline() -> None:
+    document = parse_markup('<r>\n <t>One <g id="1">two</g> three.</t>\n <t><g>four</g></t>\n</r>', XML)
+    assert [block.text for block in document.blocks] == ["One two three.", "four"]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "pairs", "expected"),
+    [
+        (
+            "The <b>red</b> <i>house</i> is <img/>big.",
+            "La maison rouge est grande.",
+            [(0, 0), (2, 1), (1, 2), (3, 3), (4, 4)],
+            "La <i>maison</i> <b>rouge</b> est <img/>grande.",
+        ),
+        # Quotation marks go with the word, the comma does not.
+        (
+            'He said <q>"no"</q>, <b>then</b>, left.',
+            "Er sagte „nein“, ging dann.",
+            [(0, 0), (1, 1), (2, 2), (3, 4), (4, 3)],
+            "Er sagte <q>„nein“</q>, ging <b>dann</b>.",
+        ),
+        # A word that attention left out has its place.
+        ("a <b>very</b> old sea", "ein altes Meer", [(0, 0), (2, 1), (3, 2)], "ein <b>altes</b> Meer"),
+        ("<b>all of it</b>", "alles", [], "<b>alles</b>"),
+        ("<b>red <i>house</i></b> here", "hier rotes Haus", [(0, 1), (1, 2), (2, 0)], "hier <b>rotes <i>Haus</i></b>"),
+        ("one <img src=a> two", "zwei eins", [(0, 1), (1, 0)], "zwei <img src=a>eins"),
+    ],
+)
+def test_tags_stand_on_the_words_that_translate_theirs(
+    source: str, target: str, pairs: Sequence[tuple[int, int]], expected: str
+) -> None:
+    (block,) = parse_markup(source, HTML).blocks
+    assert block.translated(target, word_links(block.text, target, pairs)).render(str) == expected
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        "<b>" * 10_000 + "sea" + "</b>" * 10_000,
+        "<b>sea" * 10_000,
+        "<!--" * 100_000,
+        "<a <b>'" * 20_000 + "sea",
+        "<pre>" * 10_000,
+    ],
+)
+def test_markup_that_never_ends_takes_little_time(document: str) -> None:
+    assert html.unescape(same(parse_markup(document, HTML))).count("<") == document.count("<")
