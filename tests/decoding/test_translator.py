@@ -223,7 +223,7 @@ def test_a_text_is_in_a_list_once(translator: Translator) -> None:
 
 
 def test_words_that_a_space_parts_stay_apart_wherever_the_line_was_cut() -> None:
-    line = SplitLine(SplitText.of(["xxxx", " y ", "zz", "zz"]), [], [], EN_DE)
+    line = SplitLine(SplitText.of(["xxxx", " y ", "zz", "zz"]), [], [], [], EN_DE)
     words = [
         Translation(word, -1.0, -1.0, 1, (), (-1.0, 0.0), (Link(0, length, 0, 4),))
         for word, length in (("eins", 4), ("zwei", 1), ("drei", 2), ("vier", 2))

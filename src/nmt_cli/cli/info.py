@@ -122,7 +122,11 @@ def _model_facts(model: dict[str, Any], *, name: str) -> Facts:
     yield "weights", origin
     if lines := model["trained_lines"]:
         longest, share = lines["usual_longest"], lines["several_sentences"]
-        yield "trained on", f"source lines of up to {longest:,} pieces (99 %), {share:.1%} of several sentences"
+        casing = f"{lines['in_capitals']:.1%} in capitals, {lines['in_title_case']:.1%} in title case"
+        yield (
+            "trained on",
+            f"source lines of up to {longest:,} pieces (99 %), {share:.1%} of several sentences, {casing}",
+        )
     for validation in model["validation"]:
         yield "validation", _validation_text(validation)
     for signature in sorted({validation["signature"] for validation in model["validation"]} - {None, ""}):

@@ -73,6 +73,10 @@ class Manifest(ManifestPart):
     splits: dict[str, SplitCounts]
     several_sentences: float | None = None
     """The share of training lines whose source holds several sentences, of a sample."""
+    in_capitals: float = 0.0
+    """The share of these lines that are in capitals."""
+    in_title_case: float = 0.0
+    """The share of these lines that are in title case."""
     inputs: list[InputRecord]
     fingerprint: str
     """The hash of all that the contents depend on: inputs, languages, cleaning, tokenizer."""

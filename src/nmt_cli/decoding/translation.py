@@ -12,6 +12,7 @@ from nmt_cli.decoding.search.hypotheses import Details, SourceSentence
 from nmt_cli.documents.kept_text import Range
 from nmt_cli.languages import bleu_tokenizer
 from nmt_cli.recipe.schema import LanguagePair
+from nmt_cli.tokenization.casing import CasedText
 from nmt_cli.tokenization.pieces import Link, word_alignment
 from nmt_cli.tokenization.sentence_splitting import SplitText
 
@@ -44,12 +45,13 @@ BLANK = Translation("", 0.0, 0.0, 0)
 
 @dataclass(frozen=True, slots=True)
 class SplitLine:
-    """A line in parts, a source sentence for each, and the ranges of each part that stay as they are.
+    """A line in parts, how the model reads each, a source sentence for each, and the ranges that stay as they are.
 
     There is no source sentence for a part that is copied, because it has no letters to translate.
     """
 
     split: SplitText
+    cased: list[CasedText]
     sources: list[SourceSentence | None]
     kept: list[list[Range]]
     languages: LanguagePair

@@ -24,6 +24,7 @@ from nmt_cli.documents.markup import MARKUP, MarkupDocument, MarkupRules, parse_
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.recipe.schema import DecodingConfig, DecodingOverrides, LanguagePair
 from nmt_cli.text_encoding import check_characters
+from nmt_cli.tokenization.casing import CasedText, as_sentence, written_in
 from nmt_cli.tokenization.pieces import piece_links, word_alignment, word_log_probs
 from nmt_cli.tokenization.sentence_splitting import LineSplitter, SplitText, has_letters
 
@@ -169,12 +170,18 @@ class LineTranslator:
         sources = [source for line in lines for source in line.sources if source is not None]
         number = config.num_candidates if merge and nbest > 1 else nbest
         sentences = [
-            (text, kept)
+            (cased, kept)
             for line in lines
-            for text, source, kept in zip(line.split.sentences, line.sources, line.kept, strict=True)
+            for cased, source, kept in zip(line.cased, line.sources, line.kept, strict=True)
             if source is not None
         ]
-        found = self._search_sentences(sentences, sources, config=config, nbest=number, details=details)
+        found = self._search_sentences(
+            [(cased.text, kept) for cased, kept in sentences], sources, config=config, nbest=number, details=details
+        )
+        for ranked, (cased, kept) in zip(found, sentences, strict=True):
+            for rank, best in enumerate(ranked):
+                text, links = written_in(cased.casing, best.text, best.links, kept, self.languages.target)
+                ranked[rank] = replace(best, text=text, links=tuple(links))
         translations = iter(without_repetition(ranked)[:nbest] if merge else ranked for ranked in found)
         return [
             line.join(
@@ -254,29 +261,40 @@ class LineTranslator:
             zip(lines, rows, prefix_ids, kept_of_lines, strict=True), first_line
         ):
             if copy_symbols and not has_letters(line):
-                whole = SplitText([_in_one_line(line)], ["", ""])
-                split_lines.append(SplitLine(whole, [None], [[]], self._engine.languages))
+                whole = _in_one_line(line)
+                split_lines.append(
+                    SplitLine(SplitText([whole], ["", ""]), [CasedText(whole, None)], [None], [[]], self.languages)
+                )
                 continue
             # Nobody knows where a prefix ends, so a line with a prefix stays whole.
             when = "never" if prefix else config.split_sentences
             split = self._splitter.split(line, ids, when=when, line_number=number, model_limit=longest)
             kept_parts = split.ranges_by_sentence(merged([*kept_in_line, *(find_kept(line) if copy_symbols else [])]))
-            sources: list[SourceSentence | None]
-            if len(split.sentences) > 1:
-                part_rows = tokenizer.encode_raw(split.sentences)
-                sources = [
-                    SourceSentence(part_ids, [] if index else prefix, f"{number}.{index}")
-                    if has_letters(without_ranges(part, kept_part))
-                    else None
-                    for index, (part, part_ids, kept_part) in enumerate(
-                        zip(split.sentences, part_rows, kept_parts, strict=True)
-                    )
-                ]
-            else:
-                is_copied = any(kept_parts) and not has_letters(without_ranges(split.sentences[0], kept_parts[0]))
-                sources = [None if is_copied else SourceSentence(ids, prefix, str(number)) for _ in split.sentences]
-            split_lines.append(SplitLine(split, sources, kept_parts, self._engine.languages))
+            cased = [
+                CasedText(part, None) if prefix else self._as_sentence(part, kept_part)
+                for part, kept_part in zip(split.sentences, kept_parts, strict=True)
+            ]
+            is_whole = len(cased) == 1 and cased[0].casing is None
+            part_rows = [ids] if is_whole else tokenizer.encode_raw([part.text for part in cased])
+            sources = [
+                SourceSentence(
+                    part_ids, [] if index else prefix, str(number) if len(cased) == 1 else f"{number}.{index}"
+                )
+                for index, part_ids in enumerate(part_rows)
+            ]
+            is_copied = [
+                (len(cased) > 1 or bool(kept_part)) and not has_letters(without_ranges(part.text, kept_part))
+                for part, kept_part in zip(cased, kept_parts, strict=True)
+            ]
+            to_search = [None if copied else source for source, copied in zip(sources, is_copied, strict=True)]
+            split_lines.append(SplitLine(split, cased, to_search, kept_parts, self.languages))
         return split_lines
+
+    def _as_sentence(self, text: str, kept: Sequence[Range]) -> CasedText:
+        engine = self._engine
+        return as_sentence(
+            text, kept, tokenizer=engine.source, language=self.languages.source, trained=engine.trained_lines
+        )
 
     def _encode_prefixes(self, prefixes: Sequence[str] | None, *, num_lines: int, first_line: int) -> list[list[int]]:
         """The pieces of the prefix of each line; DataError if a prefix is missing or too long."""

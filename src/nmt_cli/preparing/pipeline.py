@@ -44,6 +44,7 @@ from nmt_cli.preparing.report import REPORT, REPORT_PAGE, build_report, render_p
 from nmt_cli.preparing.vocabulary import find_vocabulary, sample_lines, tokenizer_counts
 from nmt_cli.preparing.work_folder import WorkFolder, finished_report, open_work_folder, work_path
 from nmt_cli.recipe.schema import LanguagePair
+from nmt_cli.tokenization.casing import share_of_casing
 from nmt_cli.tokenization.sentence_splitting import share_of_several_sentences
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
@@ -183,7 +184,8 @@ def _write_manifest(
     corpus = plan.corpus
     loaded = [Tokenizer.load(directory / f"{side}.spm") for side in SIDES]
     source, target = (TokenizerRecord(vocab_size=one.vocab_size, fingerprint=one.fingerprint) for one in loaded)
-    sample = sample_lines(text, SIDES[:1], size=_SAMPLED_LINES, seed=corpus.tokenizer.seed)
+    sampled = sample_lines(text, SIDES[:1], size=_SAMPLED_LINES, seed=corpus.tokenizer.seed)
+    sample, language = [line.decode() for line in sampled], corpus.languages.source
     manifest = Manifest(
         nmt_version=nmt_cli.__version__,
         name=corpus.name,
@@ -197,7 +199,9 @@ def _write_manifest(
             )
             for split, sides in statistics.items()
         },
-        several_sentences=share_of_several_sentences(map(bytes.decode, sample), corpus.languages.source),
+        several_sentences=share_of_several_sentences(sample, language),
+        in_capitals=share_of_casing(sample, language, "capitals"),
+        in_title_case=share_of_casing(sample, language, "title"),
         inputs=inputs,
         fingerprint=plan.fingerprint(),
         corpus=corpus.model_dump(mode="json"),

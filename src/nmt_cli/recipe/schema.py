@@ -37,9 +37,11 @@ class LanguagePair(Section):
 
 
 class TrainedLines(Section):
-    """The source lines of a training: how often they hold several sentences, and how long they are."""
+    """The source lines of a training: how often they hold several sentences, how long they are, and their casing."""
 
     several_sentences: Probability = Field(description="share of the lines that hold several sentences")
+    in_capitals: Probability = Field(0.0, description="share of the lines that are in capitals")
+    in_title_case: Probability = Field(0.0, description="share of the lines Whose Words Begin With Capitals")
     usual_longest: PositiveInt = Field(description="the pieces, without EOS, of a line longer than 99 % of them")
 
     @staticmethod
@@ -50,6 +52,8 @@ class TrainedLines(Section):
             return None
         return TrainedLines(
             several_sentences=min(record.several_sentences for record in known),
+            in_capitals=min(record.in_capitals for record in known),
+            in_title_case=min(record.in_title_case for record in known),
             usual_longest=min(record.usual_longest for record in known),
         )
 

@@ -304,7 +304,12 @@ def _trained_lines(data: PreparedData, initial: InitialModel | None, *, max_posi
         return None
     # Rounded down, so that a single outlier among few lines changes nothing.
     usual_longest = int(np.searchsorted(np.cumsum(counts), int(0.99 * (counts.sum() - 1)), side="right"))
-    own = TrainedLines(several_sentences=share, usual_longest=max(1, usual_longest))
+    own = TrainedLines(
+        several_sentences=share,
+        in_capitals=data.manifest.in_capitals,
+        in_title_case=data.manifest.in_title_case,
+        usual_longest=max(1, usual_longest),
+    )
     before = own if initial is None else load_saved_config(Path(initial.path)).trained_lines
     return TrainedLines.combined([own, before])
 

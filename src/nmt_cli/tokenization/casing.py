@@ -1,0 +1,120 @@
+"""Lines in capitals or in title case: written as sentences for the model, and their translations as the lines were."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Literal, NamedTuple
+
+from nmt_cli.languages import short_code
+from nmt_cli.recipe.schema import TrainedLines
+from nmt_cli.tokenization.pieces import Link
+from nmt_cli.tokenization.tokenizer import Tokenizer
+
+Casing = Literal["capitals", "title"]
+
+_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+# A model that saw fewer such lines in training translates them badly.
+_MANY_LINES = 0.01
+# Fewer words in title case may be names. A word in capitals may be an acronym.
+_FEWEST_TITLE_WORDS = 4
+_LONGEST_ACRONYM = 5
+# In title case short words often stay as they are: of, and, the.
+_LONGEST_SMALL_WORD = 4
+_NOUNS_WITH_CAPITALS = ("de", "lb")
+# These have a capital I with a dot, and a small one without it.
+_DOTTED_I = ("tr", "az")
+_SMALL_DOTTED, _LARGE_DOTTED = str.maketrans("Iİ", "ıi"), str.maketrans("iı", "İI")
+_FIRST_LETTER = re.compile(r"(?<![\w'’])[^\W\d_]")
+
+Range = tuple[int, int]
+
+
+class CasedText(NamedTuple):
+    """A text as the model reads it, and how it was written; None for as sentences are. Both have the same length."""
+
+    text: str
+    casing: Casing | None
+
+
+def casing_of(text: str, language: str) -> Casing | None:
+    """Whether a text is in capitals or, in a language whose nouns have none, in title case."""
+    words = [word for word in _WORD.findall(text) if word.lower() != word.upper()]
+    if all(map(str.isupper, words)):
+        return "capitals" if len(words) > 1 or max(map(len, words), default=0) > _LONGEST_ACRONYM else None
+    if len(words) < _FEWEST_TITLE_WORDS or short_code(language) in _NOUNS_WITH_CAPITALS:
+        return None
+    is_title = all(word[0].isupper() for word in words if len(word) >= _LONGEST_SMALL_WORD or word is words[0])
+    return "title" if is_title and sum(word[0].isupper() for word in words) >= 0.7 * len(words) else None
+
+
+def share_of_casing(lines: Sequence[str], language: str, casing: Casing) -> float:
+    """The share of the lines that have this casing."""
+    return sum(casing_of(line, language) == casing for line in lines) / max(1, len(lines))
+
+
+def as_sentence(
+    text: str, kept: Sequence[Range], *, tokenizer: Tokenizer, language: str, trained: TrainedLines | None
+) -> CasedText:
+    """The text as a sentence but for its kept ranges, if it has a casing of which training had few lines.
+
+    A word has small letters, unless the vocabulary knows it with capitals much better, as it knows a name.
+    """
+    casing = casing_of(" ".join(text[start:end] for start, end in _others(text, kept)), language)
+    if casing is None or (trained is not None and _share(trained, casing) >= _MANY_LINES):
+        return CasedText(text, None)
+    is_first = True
+
+    def usual(match: re.Match[str]) -> str:
+        nonlocal is_first
+        small = match[0].translate(_SMALL_DOTTED).lower() if short_code(language) in _DOTTED_I else match[0].lower()
+        if len(small) != len(match[0]):
+            return match[0]
+        capitalised = small[0].upper() + small[1:]
+        if is_first or (short_code(language) == "en" and re.match(r"i\b", small)):
+            is_first = False
+            return capitalised
+        # A tie is for small letters; a few nouns of other languages with capitals are in a joint vocabulary, too.
+        small_pieces, *others = map(len, tokenizer.encode([small, capitalised, match[0]]))
+        gain = 1 if short_code(language) in _NOUNS_WITH_CAPITALS else 2
+        best = min(zip(others, [capitalised, match[0]], strict=True), key=lambda pair: pair[0])
+        return best[1] if best[0] + gain <= small_pieces else small
+
+    for start, end in _others(text, kept):
+        text = text[:start] + _WORD.sub(usual, text[start:end]) + text[end:]
+    return CasedText(text, casing)
+
+
+def written_in(
+    casing: Casing | None, text: str, links: Sequence[Link], kept: Sequence[Range], language: str
+) -> tuple[str, Sequence[Link]]:
+    """A translation in the casing of its source, with its links; the copies of kept ranges stay as they are."""
+    if casing is None:
+        return text, links
+    copies = sorted(link[2:] for link in links if link[:2] in kept)
+    characters = list(text)
+    for start, end in _others(text, copies):
+        if casing == "title":
+            characters[start:end] = _FIRST_LETTER.sub(lambda match: match[0].upper(), text[start:end])
+        else:
+            is_dotted = short_code(language) in _DOTTED_I
+            run = text[start:end].translate(_LARGE_DOTTED) if is_dotted else text[start:end]
+            characters[start:end] = map(str.upper, run)
+    # Some capitals are longer: SS for ß.
+    places = [0, *accumulate(map(len, characters))]
+    moved = [
+        link._replace(target_start=places[link.target_start], target_end=places[link.target_end]) for link in links
+    ]
+    return "".join(characters), moved
+
+
+def _others(text: str, ranges: Sequence[Range]) -> list[Range]:
+    """The ranges of a text outside of these, in order."""
+    starts = [0, *(end for _, end in ranges)]
+    ends = [*(start for start, _ in ranges), len(text)]
+    return [(start, end) for start, end in zip(starts, ends, strict=True) if start < end]
+
+
+def _share(trained: TrainedLines, casing: Casing) -> float:
+    return trained.in_capitals if casing == "capitals" else trained.in_title_case
