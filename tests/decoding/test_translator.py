@@ -15,7 +15,7 @@ import nmt_cli
 from nmt_cli.api import Translator
 from nmt_cli.artifacts import model_directory
 from nmt_cli.decoding.engine import with_overrides
-from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
+from nmt_cli.decoding.search.hypotheses import Hypothesis
 from nmt_cli.decoding.translation import SplitLine, Translation, without_repetition
 from nmt_cli.errors import DataError, DeviceError, ModelError, UsageError
 from nmt_cli.recipe.schema import DecodingConfig, DecodingOverrides, LanguagePair, TrainedLines
@@ -129,10 +129,8 @@ def test_a_translation_has_no_line_breaks(translator: Translator) -> None:
     lines = lines_of_words(60)
     assert not any(set("\r\n") & set(translation.text) for translation in translator.translate(lines, beam=1))
     hypothesis = Hypothesis([*newline, *target.encode(["sea"])[0]], -1.0, -1.0)
-    details = Details(piece_log_probs=False, alignment=False)
-    (text,) = target.decode([hypothesis.ids])
-    translation = translator._translation("sea", SourceSentence([4]), hypothesis, text, details=details)
-    assert translation.text.strip() == "sea"
+    (((_, text),),) = translator._sentences._with_texts([[hypothesis]])
+    assert text.strip() == "sea"
 
 
 def test_a_line_too_long_for_the_model_is_translated_in_parts(
@@ -223,7 +221,7 @@ def test_a_text_is_in_a_list_once(translator: Translator) -> None:
 
 
 def test_words_that_a_space_parts_stay_apart_wherever_the_line_was_cut() -> None:
-    line = SplitLine(SplitText.of(["xxxx", " y ", "zz", "zz"]), [], [], [], EN_DE)
+    line = SplitLine(SplitText.of(["xxxx", " y ", "zz", "zz"]), [], EN_DE)
     words = [
         Translation(word, -1.0, -1.0, 1, (), (-1.0, 0.0), (Link(0, length, 0, 4),))
         for word, length in (("eins", 4), ("zwei", 1), ("drei", 2), ("vier", 2))

@@ -43,6 +43,8 @@ class Engine(Protocol):
     # The server never batches shorter sources (tokens with EOS) with longer ones: in int8 they are rounded differently.
     # 0: all may be batched together.
     min_wide_tokens: int
+    # Whether the search takes the terms of a source.
+    takes_terms: bool
 
     def search(
         self, sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int, details: Details

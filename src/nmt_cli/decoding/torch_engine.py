@@ -36,6 +36,7 @@ class TorchEngine:
 
     name = "torch"
     min_wide_tokens = 0
+    takes_terms = True
 
     def __init__(self, loaded: Sequence[LoadedModel], *, device: torch.device, precision: TorchPrecision) -> None:
         """The first model gives the settings; all have the same vocabularies, and are on `device`."""

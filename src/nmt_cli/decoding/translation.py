@@ -9,10 +9,11 @@ from functools import cache
 from math import exp
 
 from nmt_cli.decoding.search.hypotheses import Details, SourceSentence
+from nmt_cli.decoding.terms import TermList
 from nmt_cli.documents.kept_text import Range
 from nmt_cli.languages import bleu_tokenizer
 from nmt_cli.recipe.schema import LanguagePair
-from nmt_cli.tokenization.casing import CasedText
+from nmt_cli.tokenization.casing import Casing
 from nmt_cli.tokenization.pieces import Link, word_alignment
 from nmt_cli.tokenization.sentence_splitting import SplitText
 
@@ -26,7 +27,8 @@ class Translation:
 
     The rest is there only on request. `word_log_probs` holds the log-probabilities of the words and of the end.
     `links` holds the characters that were made from each other, `alignment` the pairs of source and target words.
-    `utility` is the mean similarity to the other candidates.
+    `utility` is the mean similarity to the other candidates. `unmet_terms` are terms of the source whose translation is
+    missing.
     """
 
     text: str
@@ -38,22 +40,34 @@ class Translation:
     links: tuple[Link, ...] = ()
     alignment: tuple[tuple[int, int], ...] = ()
     utility: float | None = None
+    unmet_terms: tuple[str, ...] = ()
 
 
 BLANK = Translation("", 0.0, 0.0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class SplitLine:
-    """A line in parts, how the model reads each, a source sentence for each, and the ranges that stay as they are.
+class Sentence:
+    """A sentence as the model reads it, the casing that its translation gets, and what must be in it.
 
-    There is no source sentence for a part that is copied, because it has no letters to translate.
+    These are the `kept` ranges of the sentence, and the translations of its `terms`. It is not searched if it
+    `is_copied`, because it has no letters to translate.
     """
 
+    text: str
+    source: SourceSentence
+    casing: Casing | None = None
+    kept: Sequence[Range] = ()
+    terms: TermList | None = None
+    is_copied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SplitLine:
+    """A line in sentences."""
+
     split: SplitText
-    cased: list[CasedText]
-    sources: list[SourceSentence | None]
-    kept: list[list[Range]]
+    sentences: list[Sentence]
     languages: LanguagePair
 
     def join(self, translated: Sequence[Sequence[Translation]]) -> Translation:
@@ -102,11 +116,12 @@ class SplitLine:
             word_log_probs=(*word_scores, end_score) if has_word_scores else (),
             links=tuple(links),
             alignment=tuple(word_alignment(links, source, text)),
+            unmet_terms=tuple(term for part in translations for term in part.unmet_terms),
         )
 
 
-def copied(text: str, *, details: Details) -> Translation:
-    """The translation of a text that stays as it is: certain, and each word from itself."""
+def copied(text: str, kept: Sequence[Range], *, details: Details) -> Translation:
+    """The translation of a text that stays as it is: certain, and each word and kept range from itself."""
     words = [match.span() for match in re.finditer(r"\S+", text)] if details.alignment else []
     return Translation(
         text,
@@ -114,7 +129,7 @@ def copied(text: str, *, details: Details) -> Translation:
         0.0,
         0,
         word_log_probs=(0.0,) * (len(text.split()) + 1) if details.piece_log_probs else (),
-        links=tuple(Link(*word, *word) for word in words),
+        links=tuple(Link(*own, *own) for own in (*words, *kept)),
         alignment=tuple((word, word) for word in range(len(words))),
     )
 
@@ -176,3 +191,8 @@ def _similarity(utility: str, target_language: str) -> Callable[[str, str], floa
     is_bleu = utility == "bleu"
     metric = BLEU(effective_order=True, tokenize=bleu_tokenizer(target_language)) if is_bleu else CHRF()
     return lambda text, reference: float(metric.sentence_score(text, [reference]).score)
+
+
+def in_one_line(text: str) -> str:
+    """The text without line breaks, which byte pieces can spell, too: n lines in, n lines out."""
+    return text.replace("\r", " ").replace("\n", " ")

@@ -10,23 +10,28 @@ from typing import Any, Unpack
 import torch
 
 from nmt_cli.decoding.engine import Engine, check_markup, check_num_candidates, with_overrides
-from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
+from nmt_cli.decoding.search.hypotheses import Details, SourceSentence
+from nmt_cli.decoding.sentences import SentenceTranslator
+from nmt_cli.decoding.terms import TermList
 from nmt_cli.decoding.translation import (
+    Sentence,
     SplitLine,
     Translation,
     best_by_utility,
     copied,
+    in_one_line,
     without_repetition,
 )
-from nmt_cli.documents.kept_text import Range, WithoutKept, find_kept, links_to_copies, merged, without_ranges
+from nmt_cli.documents.kept_text import Range, find_kept, merged, without_ranges
 from nmt_cli.documents.marked_text import MarkedText
-from nmt_cli.documents.markup import MARKUP, MarkupDocument, MarkupRules, parse_markup
+from nmt_cli.documents.markup import MARKUP, MarkupDocument, parse_markup
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.recipe.schema import DecodingConfig, DecodingOverrides, LanguagePair
 from nmt_cli.text_encoding import check_characters
-from nmt_cli.tokenization.casing import CasedText, as_sentence, written_in
-from nmt_cli.tokenization.pieces import piece_links, word_alignment, word_log_probs
+from nmt_cli.tokenization.casing import CasedText, as_sentence
 from nmt_cli.tokenization.sentence_splitting import LineSplitter, SplitText, has_letters
+
+_WITHOUT_TERMS = "leave out `terms`, or take a beam search with `engine: torch`"
 
 
 class LineTranslator:
@@ -35,6 +40,7 @@ class LineTranslator:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._process_id = os.getpid()
+        self._sentences = SentenceTranslator(engine)
         self._splitter = LineSplitter(engine.source, language=engine.languages.source, trained=engine.trained_lines)
 
     @property
@@ -78,6 +84,7 @@ class LineTranslator:
         copy_symbols: bool = False,
         markup: str | None = None,
         kept: Sequence[Sequence[Range]] | None = None,
+        terms: TermList | Sequence[TermList | None] | None = None,
         first_line: int = 1,
         **overrides: Unpack[DecodingOverrides],
     ) -> list[Translation]:
@@ -87,7 +94,8 @@ class LineTranslator:
         each translation, or "". `mbr` (chrf or bleu) ranks a line's candidates, the beam or the samples, by their
         similarity to each other. The translation of a blank line is empty. With `copy_symbols` a line without letters
         stays as it is, and so do addresses and placeholders in a line, like the `kept` ranges of characters of each
-        line. With `markup` (html or xml) lines are documents or parts of them: their tags stay, on the words that
+        line. Each translation has the `terms`, of all lines or of each; its `unmet_terms` are those that it lacks. With
+        `markup` (html or xml) lines are documents or parts of them: their tags stay, on the words that
         translate the words they stood on. The sentences of a line are translated one by one, as `split_sentences` says,
         unless it has a prefix; a line break ends a sentence, too. A line too long for the model is also cut elsewhere
         if necessary; a warning tells its number, counted from `first_line`. A list of alternatives has each text once,
@@ -100,25 +108,47 @@ class LineTranslator:
         if is_text or not all(isinstance(text, str) for text in [*texts, *(prefix_texts or [])]):
             raise TypeError("translate takes lines, each of them a string: translate([text], prefixes=[beginning])")
         self._check_not_forked()
+        terms = [terms] * len(texts) if isinstance(terms, TermList) else terms
         if markup is not None:
             check_markup(markup, prefix=prefixes is not None, word_scores=word_scores, alignments=alignments)
-            return self._translate_markup(
-                texts, rules=MARKUP[markup], config=config, nbest=nbest, mbr=mbr, first_line=first_line, **overrides
-            )
+            documents = [parse_markup(text, MARKUP[markup]) for text in texts]
+            options = {"config": config, "nbest": nbest, "mbr": mbr, "first_line": first_line, **overrides}
+            if terms is not None:
+                options["terms"] = [of_line for of_line, one in zip(terms, documents, strict=True) for _ in one.blocks]
+            blocks = iter(self._translate_blocks([block for one in documents for block in one.blocks], **options))
+            return [_joined(document, [next(blocks) for _ in document.blocks]) for document in documents]
         config = with_overrides(config or self._engine.decoding, overrides)
         check_num_candidates(nbest, config=config, vocab=self._engine.target.vocab_size, mbr=mbr)
-        split_lines = self._split(
-            texts, prefix_texts, kept, config=config, copy_symbols=copy_symbols, first_line=first_line
+        if terms is not None and (problem := self._problem_of_terms(config)) is not None:
+            raise UsageError(f"{problem}, so there are no terms in it", setting="terms", hint=_WITHOUT_TERMS)
+        lines_in_sentences = self._split(
+            texts, prefix_texts, kept, terms, config=config, copy_symbols=copy_symbols, first_line=first_line
         )
         details = Details(piece_log_probs=word_scores, alignment=alignments)
-        is_sampled = config.samples > 0
+        # If equal texts are merged, all candidates are asked for, because some of the best may be equal.
+        merge = mbr is None and not config.samples
+        translations = self._sentences.translate(
+            [one for line in lines_in_sentences for one in line.sentences if not one.is_copied],
+            config=config,
+            nbest=config.num_candidates if mbr is not None or (merge and nbest > 1) else nbest,
+            details=details,
+        )
+        ranked = iter(without_repetition(candidates)[:nbest] if merge else candidates for candidates in translations)
+        translated = [
+            line.join(
+                [
+                    [copied(one.text, one.kept, details=details)] if one.is_copied else next(ranked)
+                    for one in line.sentences
+                ]
+            )
+            for line in lines_in_sentences
+        ]
         if mbr is None:
-            return self._search(split_lines, config=config, nbest=nbest, details=details, merge=not is_sampled)
-        number, target = config.num_candidates, self.languages.target
-        translations = self._search(split_lines, config=config, nbest=number, details=details, merge=False)
+            return translated
+        target, is_sampled = self.languages.target, config.samples > 0
         return [
             best_by_utility(line, utility=mbr, target_language=target, is_sampled=is_sampled, nbest=nbest)
-            for line in translations
+            for line in translated
         ]
 
     def translate_marked(self, blocks: Sequence[MarkedText], **options: Any) -> list[MarkedText]:
@@ -144,12 +174,6 @@ class LineTranslator:
             for block, best in zip(blocks, translations, strict=True)
         ]
 
-    def _translate_markup(self, texts: Sequence[str], *, rules: MarkupRules, **options: Any) -> list[Translation]:
-        """The translation of each document; it has the sums of its blocks."""
-        documents = [parse_markup(text, rules) for text in texts]
-        blocks = iter(self._translate_blocks([b for document in documents for b in document.blocks], **options))
-        return [_joined(document, [next(blocks) for _ in document.blocks]) for document in documents]
-
     def _check_not_forked(self) -> None:
         """Raise UsageError in a forked process that would wait forever: the engine's threads are not in it."""
         is_torch_on_cpu = self.engine == "torch" and self.device == "cpu"
@@ -160,85 +184,18 @@ class LineTranslator:
             hint += "; or call torch.set_num_threads(1) in it first"
         raise UsageError("this process was forked after the model was opened", where=repr(self), hint=hint)
 
-    def _search(
-        self, lines: Sequence[SplitLine], *, config: DecodingConfig, nbest: int, details: Details, merge: bool
-    ) -> list[Translation]:
-        """The translation of each line; the parts of all lines are searched together.
-
-        If equal texts are merged, all candidates are asked for, because some of the best may be equal.
-        """
-        sources = [source for line in lines for source in line.sources if source is not None]
-        number = config.num_candidates if merge and nbest > 1 else nbest
-        sentences = [
-            (cased, kept)
-            for line in lines
-            for cased, source, kept in zip(line.cased, line.sources, line.kept, strict=True)
-            if source is not None
-        ]
-        found = self._search_sentences(
-            [(cased.text, kept) for cased, kept in sentences], sources, config=config, nbest=number, details=details
-        )
-        for ranked, (cased, kept) in zip(found, sentences, strict=True):
-            for rank, best in enumerate(ranked):
-                text, links = written_in(cased.casing, best.text, best.links, kept, self.languages.target)
-                ranked[rank] = replace(best, text=text, links=tuple(links))
-        translations = iter(without_repetition(ranked)[:nbest] if merge else ranked for ranked in found)
-        return [
-            line.join(
-                [
-                    next(translations) if source is not None else [copied(part, details=details)]
-                    for part, source in zip(line.split.sentences, line.sources, strict=True)
-                ]
-            )
-            for line in lines
-        ]
-
-    def _search_sentences(
-        self,
-        sentences: Sequence[tuple[str, Sequence[Range]]],
-        sources: Sequence[SourceSentence],
-        *,
-        config: DecodingConfig,
-        nbest: int,
-        details: Details,
-    ) -> list[list[Translation]]:
-        """The translations of each sentence, best first, with its kept ranges.
-
-        A sentence whose translations have other text in their place is searched again without them.
-        """
-        nbest_lists = self._engine.search(sources, config=config, nbest=nbest, details=details)
-        texts = iter(self._engine.target.decode([hypothesis.ids for ranked in nbest_lists for hypothesis in ranked]))
-        translations = [
-            [self._translation(text, source, hypothesis, next(texts), details=details) for hypothesis in ranked]
-            for (text, _), source, ranked in zip(sentences, sources, nbest_lists, strict=True)
-        ]
-        changed: list[int] = []
-        for index, (text, kept) in enumerate(sentences):
-            if kept:
-                copies = [links_to_copies(text, kept, translation.text) for translation in translations[index]]
-                if any(links is None for links in copies):
-                    changed.append(index)
-                translations[index] = [
-                    replace(translation, links=(*translation.links, *(links or ())))
-                    for translation, links in zip(translations[index], copies, strict=True)
-                ]
-        if not changed:
-            return translations
-        shortened = [WithoutKept.of(*sentences[index]) for index in changed]
-        rows = self._engine.source.encode_raw([without.marked.text for without in shortened])
-        again = [replace(sources[index], ids=ids) for index, ids in zip(changed, rows, strict=True)]
-        plain = [(without.marked.text, ()) for without in shortened]
-        details = replace(details, alignment=True)
-        searched = self._search_sentences(plain, again, config=config, nbest=nbest, details=details)
-        for index, without, ranked in zip(changed, shortened, searched, strict=True):
-            translations[index] = [_with_kept(without, translation) for translation in ranked]
-        return translations
+    def _problem_of_terms(self, config: DecodingConfig) -> str | None:
+        """Why there can be no terms in a translation; None if there can."""
+        if config.samples:
+            return "samples are drawn piece by piece"
+        return None if self._engine.takes_terms else f"the engine {self.engine} has a search of its own"
 
     def _split(
         self,
         lines: Sequence[str],
         prefixes: Sequence[str] | None,
         kept: Sequence[Sequence[Range]] | None,
+        terms: Sequence[TermList | None] | None,
         *,
         config: DecodingConfig,
         copy_symbols: bool,
@@ -256,38 +213,41 @@ class LineTranslator:
         prefix_ids = self._encode_prefixes(prefixes, num_lines=len(lines), first_line=first_line)
         rows = tokenizer.encode_raw(lines)
         split_lines = []
-        kept_of_lines = [[] for _ in lines] if kept is None else kept
-        for number, (line, ids, prefix, kept_in_line) in enumerate(
-            zip(lines, rows, prefix_ids, kept_of_lines, strict=True), first_line
+        kept_of_lines: Sequence[Sequence[Range]] = [()] * len(lines) if kept is None else kept
+        terms_of_lines: Sequence[TermList | None] = [None] * len(lines) if terms is None else terms
+        for number, (line, ids, prefix, kept_in_line, terms_of_line) in enumerate(
+            zip(lines, rows, prefix_ids, kept_of_lines, terms_of_lines, strict=True), first_line
         ):
             if copy_symbols and not has_letters(line):
-                whole = _in_one_line(line)
-                split_lines.append(
-                    SplitLine(SplitText([whole], ["", ""]), [CasedText(whole, None)], [None], [[]], self.languages)
-                )
+                whole = in_one_line(line)
+                copy = Sentence(whole, SourceSentence(ids), kept=merged(kept_in_line), is_copied=True)
+                split_lines.append(SplitLine(SplitText([whole], ["", ""]), [copy], self.languages))
                 continue
             # Nobody knows where a prefix ends, so a line with a prefix stays whole.
             when = "never" if prefix else config.split_sentences
             split = self._splitter.split(line, ids, when=when, line_number=number, model_limit=longest)
-            kept_parts = split.ranges_by_sentence(merged([*kept_in_line, *(find_kept(line) if copy_symbols else [])]))
+            kept_parts = split.ranges_by_sentence(merged(kept_in_line, find_kept(line) if copy_symbols else []))
             cased = [
                 CasedText(part, None) if prefix else self._as_sentence(part, kept_part)
                 for part, kept_part in zip(split.sentences, kept_parts, strict=True)
             ]
-            is_whole = len(cased) == 1 and cased[0].casing is None
-            part_rows = [ids] if is_whole else tokenizer.encode_raw([part.text for part in cased])
-            sources = [
-                SourceSentence(
-                    part_ids, [] if index else prefix, str(number) if len(cased) == 1 else f"{number}.{index}"
+            is_whole = len(cased) == 1
+            as_typed = is_whole and cased[0].casing is None
+            part_rows = [ids] if as_typed else tokenizer.encode_raw([part.text for part in cased])
+            sentences = [
+                Sentence(
+                    text,
+                    SourceSentence(part_ids, () if index else prefix, str(number) if is_whole else f"{number}.{index}"),
+                    casing,
+                    kept_part,
+                    terms_of_line,
+                    is_copied=(bool(kept_part) or not is_whole) and not has_letters(without_ranges(text, kept_part)),
                 )
-                for index, part_ids in enumerate(part_rows)
+                for index, ((text, casing), kept_part, part_ids) in enumerate(
+                    zip(cased, kept_parts, part_rows, strict=True)
+                )
             ]
-            is_copied = [
-                (len(cased) > 1 or bool(kept_part)) and not has_letters(without_ranges(part.text, kept_part))
-                for part, kept_part in zip(cased, kept_parts, strict=True)
-            ]
-            to_search = [None if copied else source for source, copied in zip(sources, is_copied, strict=True)]
-            split_lines.append(SplitLine(split, cased, to_search, kept_parts, self.languages))
+            split_lines.append(SplitLine(split, sentences, self.languages))
         return split_lines
 
     def _as_sentence(self, text: str, kept: Sequence[Range]) -> CasedText:
@@ -320,24 +280,6 @@ class LineTranslator:
                 )
         return encoded
 
-    def _translation(
-        self, sentence: str, source: SourceSentence, hypothesis: Hypothesis, text: str, *, details: Details
-    ) -> Translation:
-        text = _in_one_line(text)
-        translation = Translation(text, hypothesis.score, hypothesis.log_prob, len(hypothesis.ids))
-        if not (details.piece_log_probs or details.alignment):
-            return translation
-        target_pieces = self._engine.target.pieces(hypothesis.ids)
-        if details.piece_log_probs:
-            scores = word_log_probs(target_pieces, hypothesis.piece_log_probs)
-            translation = replace(translation, word_log_probs=tuple(scores))
-        if details.alignment:
-            source_pieces = self._engine.source.pieces(source.ids)
-            links = piece_links(source_pieces, target_pieces, hypothesis.alignment, (sentence, text))
-            alignment = word_alignment(links, sentence, text)
-            translation = replace(translation, links=tuple(links), alignment=tuple(alignment))
-        return translation
-
 
 def _joined(document: MarkupDocument, blocks: Sequence[Sequence[tuple[MarkedText, Translation]]]) -> Translation:
     """The translation of a document, made of the candidates of its blocks: the best of each, and so on.
@@ -346,24 +288,13 @@ def _joined(document: MarkupDocument, blocks: Sequence[Sequence[tuple[MarkedText
     """
     best, *others = [
         Translation(
-            _in_one_line(document.render([marked for marked, _ in ranked])),
+            in_one_line(document.render([marked for marked, _ in ranked])),
             sum(candidate.score for _, candidate in ranked),
             sum(candidate.log_prob for _, candidate in ranked),
             sum(candidate.num_pieces for _, candidate in ranked),
+            unmet_terms=tuple(term for _, candidate in ranked for term in candidate.unmet_terms),
         )
         for rank in range(max(map(len, blocks), default=1))
         for ranked in [[candidates[min(rank, len(candidates) - 1)] for candidates in blocks]]
     ]
     return replace(best, alternatives=tuple(others))
-
-
-def _with_kept(without: WithoutKept, translation: Translation) -> Translation:
-    """The translation of a sentence that was searched without its kept ranges."""
-    text, links = without.put_back(translation.text, translation.links)
-    alignment = word_alignment(links, without.text, text)
-    return replace(translation, text=text, links=tuple(links), alignment=tuple(alignment))
-
-
-def _in_one_line(text: str) -> str:
-    """The text without line breaks, which byte pieces can spell, too: n lines in, n lines out."""
-    return text.replace("\r", " ").replace("\n", " ")

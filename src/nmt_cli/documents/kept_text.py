@@ -45,13 +45,14 @@ def _without_punctuation(address: str) -> str:
     return address
 
 
-def merged(ranges: Iterable[Range]) -> list[Range]:
-    """The ranges in order, without those that overlap one before."""
+def merged(ranges: Iterable[Range], others: Iterable[Range] = ()) -> list[Range]:
+    """The ranges in order, without those that overlap one before; of the others, only those that overlap none."""
     found: list[Range] = []
     for start, end in sorted(ranges, key=lambda kept: (kept[0], -kept[1])):
         if not found or start >= found[-1][1]:
             found.append((start, end))
-    return found
+    beside = [other for other in others if not any(start < other[1] and other[0] < end for start, end in found)]
+    return merged([*found, *beside]) if beside else found
 
 
 def without_ranges(text: str, kept: Sequence[Range]) -> str:

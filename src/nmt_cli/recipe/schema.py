@@ -227,7 +227,7 @@ class SubwordSampling(Section):
 # `Searcher` applies every setting. `CudaSearch` and `CTranslate2Engine` apply these too, or refuse them.
 _SETTINGS_OF_ALL_SEARCHES = {
     *("beam", "length_penalty", "length_penalty_form", "max_extra_tokens", "min_tokens", "split_sentences"),
-    *("batch_tokens", "samples", "temperature", "top_k", "top_p", "seed"),
+    *("batch_tokens", "samples", "temperature", "top_k", "top_p", "seed", "no_repeat_ngram", "stop_loops"),
 }
 
 
@@ -245,6 +245,14 @@ class DecodingConfig(Section):
         50, description="how many pieces longer than its source a translation may be, without EOS"
     )
     min_tokens: NonNegativeInt = Field(0, description="fewest pieces of a translation, without EOS")
+    no_repeat_ngram: NonNegativeInt = Field(
+        0, description="no sequence of so many pieces occurs twice in a translation; 0: any may"
+    )
+    stop_loops: bool = Field(
+        False,
+        description="a translation does not repeat the same few pieces again and again, unless its source does; nmt "
+        "serve always has it",
+    )
     split_sentences: SplitSentences = Field(
         "auto", description="translate each sentence of a line by itself; auto: unless training had many such lines"
     )
@@ -278,6 +286,8 @@ class DecodingOverrides(TypedDict, total=False):
     length_penalty_form: Literal["gnmt", "length", "none"] | None
     max_extra_tokens: int | None
     min_tokens: int | None
+    no_repeat_ngram: int | None
+    stop_loops: bool | None
     split_sentences: SplitSentences | None
     batch_tokens: int | None
     samples: int | None

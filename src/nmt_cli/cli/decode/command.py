@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,8 @@ from nmt_cli.errors import DataError, UsageError
 if TYPE_CHECKING:
     from nmt_cli.decoding.parallel import TranslatedBlock, TranslationJob
     from nmt_cli.decoding.translation import Translation
+
+logger = logging.getLogger(__name__)
 
 _search_option = partial(typer.Option, rich_help_panel="Search")
 _sampling_option = partial(typer.Option, rich_help_panel="Sampling")
@@ -44,6 +47,10 @@ def decode(
     prefix: Annotated[
         Path | None,
         typer.Option("--prefix", metavar="FILE", help="Beginnings of translations, one per line, which may be blank."),
+    ] = None,
+    terms: Annotated[
+        Path | None,
+        typer.Option("--terms", metavar="FILE", help="Terms and their translations, in two columns of TSV or CSV."),
     ] = None,
     errors: Annotated[
         OnInvalidBytes,
@@ -80,6 +87,16 @@ def decode(
         int | None,
         _search_option(metavar="N", help="Fewest pieces of a translation, without EOS; else the model's own."),
     ] = None,
+    no_repeat_ngram: Annotated[
+        int | None,
+        _search_option(
+            metavar="N", help="No N pieces in a row occur twice in a translation; 0: any may; else the model's own."
+        ),
+    ] = None,
+    stop_loops: Annotated[
+        bool,
+        _search_option("--stop-loops", help="Nothing is repeated again and again, unless the source repeats it."),
+    ] = False,
     split_sentences: Annotated[
         str | None,
         _search_option(
@@ -194,7 +211,8 @@ def decode(
     from nmt_cli.devices import DECODING_SPINS, bound_spinning
 
     bound_spinning(DECODING_SPINS)
-    formatting = OutputFormat(form, nbest=nbest, word_scores=word_scores, alignments=alignments)
+    has_terms = terms is not None
+    formatting = OutputFormat(form, nbest=nbest, word_scores=word_scores, alignments=alignments, has_terms=has_terms)
     check_output(output, source=source, overwrite=overwrite)
     is_bulk = source != STANDARD and not stream
     if workers is not None and workers > 1 and not is_bulk:
@@ -207,6 +225,8 @@ def decode(
         "length_penalty_form": length_penalty_form,
         "max_extra_tokens": max_extra_tokens,
         "min_tokens": min_tokens,
+        "no_repeat_ngram": no_repeat_ngram,
+        "stop_loops": stop_loops or None,
         "split_sentences": split_sentences,
         "samples": samples,
         "temperature": temperature,
@@ -221,15 +241,17 @@ def decode(
         prefixes = stack.enter_context(open_prefixes(prefix, source=source, errors=errors))
         models = find_models(model)  # raises the error of a wrong name before torch is imported
         from nmt_cli.decoding import parallel
+        from nmt_cli.decoding.terms import TermList
 
-        options = {"nbest": nbest, "mbr": mbr, "word_scores": word_scores, "alignments": alignments}
+        options: dict[str, Any] = {"nbest": nbest, "mbr": mbr, "word_scores": word_scores, "alignments": alignments}
         options |= {"copy_symbols": copy_symbols, "markup": markup}
+        options |= {"terms": TermList.read(terms)} if terms is not None else {}
         job = parallel.TranslationJob(models, engine, precision, device, threads, overrides=overrides, options=options)
         jobs = parallel.jobs_for_workers(job, workers=workers, is_bulk=is_bulk)
         translate = stack.enter_context(parallel.parallel_translator(jobs))
         (probe,) = translate([parallel.LineBlock(1, [])])  # raises the error of wrong settings before input is awaited
         statistics = Statistics(_engine_and_devices(probe, [one.device for one in jobs]))
-        record = _job_record(probe, job, source=source, prefix=prefix, output=output, form=form)
+        record = _job_record(probe, job, source=source, prefix=prefix, terms=terms, output=output, form=form)
         write, lines_done = stack.enter_context(
             open_output(output, job=record, overwrite=overwrite, rows_are_numbered=formatting.has_numbered_rows)
         )
@@ -239,10 +261,19 @@ def decode(
         for result in translate(remaining):
             statistics.add(result.translations, started=result.started, ended=result.ended)
             write(formatting.render(result.translations, first_line=lines_done + 1))
+            _warn_of_unmet_terms(result.translations, first_line=lines_done + 1)
             lines_done += len(result.translations)
             count(lines_done)
     if stats:
         typer.echo(str(statistics), err=True)
+
+
+def _warn_of_unmet_terms(translations: Sequence[Translation], *, first_line: int) -> None:
+    """Log the lines whose translation lacks a term, with the terms."""
+    for number, translation in enumerate(translations, first_line):
+        if translation.unmet_terms:
+            unmet = ", ".join(map(repr, translation.unmet_terms))
+            logger.warning("line %s lacks the translation of %s", f"{number:,}", unmet)
 
 
 @dataclass(slots=True)
@@ -300,13 +331,21 @@ def _engine_and_devices(result: TranslatedBlock, devices: Sequence[str]) -> str:
 
 
 def _job_record(
-    probe: TranslatedBlock, job: TranslationJob, *, source: Path, prefix: Path | None, output: Path, form: str
+    probe: TranslatedBlock,
+    job: TranslationJob,
+    *,
+    source: Path,
+    prefix: Path | None,
+    terms: Path | None,
+    output: Path,
+    form: str,
 ) -> dict[str, Any] | None:
     """All that the translations depend on, so that an interrupted command is only continued by itself.
 
     None if an input or the output is a stream, which nothing can continue.
     """
-    if not source.is_file() or (prefix is not None and not prefix.is_file()) or is_stream(output):
+    beside = [file for file in (prefix, terms) if file is not None]
+    if not all(file.is_file() for file in (source, *beside)) or is_stream(output):
         return None
     from nmt_cli.artifacts.manifest import MANIFEST
 
@@ -319,4 +358,5 @@ def _job_record(
         **{name: value for name, value in probe.settings.items() if name != "batch_tokens"},
         "format": form,
         **job.options,
+        **({"terms": file_identity(terms)} if terms is not None else {}),
     }

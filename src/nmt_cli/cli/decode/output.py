@@ -35,6 +35,7 @@ class OutputFormat:
     nbest: int
     word_scores: bool
     alignments: bool
+    has_terms: bool = False
 
     def __post_init__(self) -> None:
         details = {"--nbest": self.nbest > 1, "--word-scores": self.word_scores, "--alignments": self.alignments}
@@ -85,6 +86,8 @@ class OutputFormat:
             fields["word_log_probs"] = [round(value, 6) for value in translation.word_log_probs]
         if self.alignments:
             fields["alignment"] = _pharaoh(translation)
+        if self.has_terms:
+            fields["unmet_terms"] = list(translation.unmet_terms)
         return fields
 
 

@@ -43,6 +43,8 @@ _STEP_COST = 16
 # Attention to fewer columns, with EOS and padding, is rounded differently, which may change a translation in int8.
 # So shorter sentences are not searched together with longer ones.
 _MIN_WIDE_TOKENS = 16
+# If no three pieces occur twice, no unit stands in a row more than three times.
+_NGRAM_WITHOUT_LOOPS = 3
 CTranslate2Precision = Literal["fp32", "int8"]
 
 
@@ -55,6 +57,7 @@ class CTranslate2Engine:
 
     name = "ctranslate2"
     device = "cpu"
+    takes_terms = False
 
     def __init__(self, path: Path, *, precision: CTranslate2Precision) -> None:
         """Open a model directory, converted at first use into a hidden folder beside it, or a temporary one.
@@ -105,7 +108,8 @@ class CTranslate2Engine:
         special = [sentence for sentence in searched if sentence.has_special_pieces]
         self._search_groups(_group_by_limit(special), config=config, suppressed=NEVER_GENERATED)
         # CTranslate2 renormalises the probabilities if pieces are suppressed or forced.
-        is_inexact = config.min_tokens or any(sentence.prefix for sentence in sentences)
+        is_watched = config.no_repeat_ngram or config.stop_loops
+        is_inexact = config.min_tokens or is_watched or any(sentence.prefix for sentence in sentences)
         self._score_again(searched if is_inexact else special, config=config)
         for sentence in searched:
             sentence.hypotheses = sentence.hypotheses[:nbest]
@@ -143,6 +147,7 @@ class CTranslate2Engine:
         longest = max(sentence.limit for sentence in batch)
         for sentence in batch:
             sentence.batch_limit = longest
+        ngrams = (config.no_repeat_ngram, _NGRAM_WITHOUT_LOOPS if config.stop_loops else 0)
         options: dict[str, Any] = {
             "beam_size": config.beam,
             # With patience it finishes more hypotheses than the beam, of which our penalty may prefer any.
@@ -150,6 +155,7 @@ class CTranslate2Engine:
             "patience": PATIENCE if config.beam > 1 else 1,
             "length_penalty": length_exponent(config),
             "return_scores": True,
+            "no_repeat_ngram_size": min(filter(None, ngrams), default=0),
             "min_decoding_length": min(config.min_tokens, longest),
             "max_decoding_length": longest,
             "max_input_length": 0,

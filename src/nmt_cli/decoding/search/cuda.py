@@ -96,8 +96,11 @@ class CudaSearch(Searcher):
         return problem is None
 
     def supports(self, sources: Sequence[SourceSentence], *, config: DecodingConfig) -> bool:
-        """Whether this search can run here: kernels, no sampling or prefixes, and a vocabulary that fills the beam."""
-        if config.samples or config.for_searcher_alone or config.beam > MAX_BEAM or any(s.prefix for s in sources):
+        """Whether this search can run here: kernels, no sampling, prefixes or watch on repetition, a full beam."""
+        is_watched = config.no_repeat_ngram > 0 or config.stop_loops
+        if config.samples or is_watched or config.for_searcher_alone or config.beam > MAX_BEAM:
+            return False
+        if any(source.prefix or source.terms for source in sources):
             return False
         # Each step needs enough candidates.
         return self._vocab >= 2 * config.beam + len(NEVER_GENERATED) and self._has_kernels

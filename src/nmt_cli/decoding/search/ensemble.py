@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from nmt_cli.decoding.search.hypotheses import SourceSentence
+from nmt_cli.decoding.search.repetition import Repetition
 from nmt_cli.model.packing import pack
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
@@ -31,7 +32,8 @@ class Ensemble:
     """One or more models that decode a batch of sources step by step.
 
     The probability of a token is the mean over the models. Translations begin with their prefixes, however unlikely,
-    and do not end before `min_tokens` pieces. Log-probabilities are float32 in any precision.
+    do not end before `min_tokens` pieces, and repeat only what `config` allows. Log-probabilities are float32 in any
+    precision.
     """
 
     def __init__(
@@ -56,6 +58,8 @@ class Ensemble:
         width = max(len(source.prefix) for source in sources)
         forced = [[*source.prefix, *[-1] * (width - len(source.prefix))] for source in sources]
         self._forced_pieces = torch.tensor(forced, dtype=torch.long, device=device)
+        is_watched = config.no_repeat_ngram or config.stop_loops
+        self._repetition = Repetition(sources, config=config, device=device) if is_watched else None
 
     def log_probs(self, ids: Tensor) -> Tensor:
         """Natural log-probabilities [R, V] of the next token after ids [R]; -inf for tokens that may not follow.
@@ -69,6 +73,8 @@ class Ensemble:
         if len(by_model) > 1:
             log_probs = torch.stack(by_model).logsumexp(dim=0) - math.log(len(by_model))
         self.length += 1
+        if self._repetition is not None:
+            self._repetition.append(ids)
         if self.length <= self._forced_pieces.size(1):
             return self._force_prefixes(log_probs)
         return self._forbid_tokens(log_probs)
@@ -79,12 +85,16 @@ class Ensemble:
             cache.select(rows=rows, sentences=sentences)
         if sentences is not None:
             self._forced_pieces = self._forced_pieces[sentences]
+        if self._repetition is not None:
+            self._repetition.select(rows=rows, sentences=sentences)
 
     def _forbid_tokens(self, log_probs: Tensor) -> Tensor:
-        """Give -inf, in place, to special pieces and, if hypotheses are too short, to EOS."""
+        """Give -inf, in place, to special pieces, to repetition and, if hypotheses are too short, to EOS."""
         log_probs[:, :EOS] = -torch.inf
         if self.length <= self._config.min_tokens:
             log_probs[:, EOS] = -torch.inf
+        if self._repetition is not None:
+            self._repetition.forbid(log_probs)
         return log_probs
 
     def _force_prefixes(self, log_probs: Tensor) -> Tensor:

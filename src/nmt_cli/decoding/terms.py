@@ -1,0 +1,230 @@
+"""A list of terms and their translations: read from a table, found in text, and what a search is told of them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import numpy as np
+import regex
+import torch
+from torch import Tensor
+
+from nmt_cli.decoding.search.hypotheses import Term
+from nmt_cli.decompression import open_bytes
+from nmt_cli.errors import DataError
+from nmt_cli.files import reading_errors
+from nmt_cli.text_encoding import check_encoding, not_utf8_error
+from nmt_cli.tokenization.sentence_splitting import split_sentences
+from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+
+_BETWEEN_FORMS = "|"
+# In these scripts a word is no unit between spaces: each character is a token.
+_WITHOUT_SPACES = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
+_WORD = rf"[\p{{L}}\p{{M}}\p{{N}}_--[{_WITHOUT_SPACES}]]"
+_TOKEN = regex.compile(rf"[{_WITHOUT_SPACES}]\p{{M}}*+|{_WORD}++|\s++|.", regex.V1)
+_IS_IN_WORD = regex.compile(_WORD, regex.V1)
+_IS_WITHOUT_SPACES = regex.compile(f"[{_WITHOUT_SPACES}]")
+_FIRST_LETTER = regex.compile(r"\w")
+Tokens = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """A term in a text, from `start` to `end`, and the forms of its translation, of which the model picks one."""
+
+    start: int
+    end: int
+    targets: tuple[str, ...]
+
+
+class TermList:
+    """Terms of the source language, each with one or several forms of its translation."""
+
+    def __init__(self, terms: Mapping[str, Sequence[str]]) -> None:
+        """`terms` has the forms of the translation of each term; none of these texts is blank."""
+        self._targets: dict[Tokens, tuple[str, ...]] = {}
+        lengths: dict[str, set[int]] = {}
+        for source, targets in terms.items():
+            tokens = tuple(_words(source.strip()))
+            self._targets[tokens] = tuple(targets)
+            lengths.setdefault(tokens[0], set()).add(len(tokens))
+        self._lengths = {first: sorted(numbers) for first, numbers in lengths.items()}
+
+    def __len__(self) -> int:
+        return len(self._targets)
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """The terms of a file of two columns: of a CSV file, or else separated by tabs.
+
+        DataError if it cannot be read, or as `parse` says.
+        """
+        with reading_errors(file), open_bytes(file) as stream:
+            data = stream.read()
+        check_encoding(data, name=str(file))
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            number = data.count(b"\n", 0, error.start) + 1
+            raise not_utf8_error(error, name=str(file), number=number) from None
+        return cls.parse(text, is_csv=".csv" in file.suffixes, name=str(file))
+
+    @classmethod
+    def parse(cls, text: str, *, is_csv: bool, name: str) -> Self:
+        """The terms of a table as text, in which blank lines are skipped; `name` is that of its file.
+
+        Each row has a term and its translation, or several forms of it: Haus|Hauses. DataError if a row has not two
+        columns, if one is blank, or if a term has two translations.
+        """
+        terms: dict[str, tuple[str, ...]] = {}
+        lines_of_terms: dict[str, int] = {}
+        for number, row in _rows(text, is_csv=is_csv, name=name):
+            where = f"{name}:{number}"
+            if len(row) != 2:
+                separator = "a comma or a semicolon" if is_csv else "a tab"
+                message = f"line {number} has {len(row)} column{'s' if len(row) > 1 else ''}, and a term needs two"
+                raise DataError(message, where=where, hint=f"write the term, {separator}, and its translation")
+            source, target = (" ".join(cell.split()) for cell in row)
+            targets = tuple(dict.fromkeys(form.strip() for form in target.split(_BETWEEN_FORMS)))
+            if not source or not all(targets):
+                message = f"line {number} has an empty {'term' if not source else 'translation'}"
+                raise DataError(message, where=where, hint="write both, or take the line out")
+            if terms.setdefault(source, targets) != targets:
+                first = f"{_BETWEEN_FORMS.join(terms[source])!r} in line {lines_of_terms[source]}"
+                message = f"line {number} translates {source!r} by {target!r}, but it is {first}"
+                hint = f"keep one of them, or write both forms in one line: {'|'.join([*terms[source], *targets])}"
+                raise DataError(message, where=where, hint=hint)
+            lines_of_terms.setdefault(source, number)
+        return cls(terms)
+
+    def find(self, text: str) -> list[Occurrence]:
+        """The terms in a text, in their order: the longest ones first, none of which overlaps another.
+
+        A term is whole words, or characters of a script without spaces. It stands as it is in the list, or with a
+        capital letter at the beginning of a sentence; there its translation may have one, too.
+        """
+        tokens = list(_tokens(text))
+        words = [token.text for token in tokens]
+        found: dict[range, tuple[str, ...]] = {}
+        first_letters: set[int] | None = None
+        for index, word in enumerate(words):
+            for length in self._lengths.get(word, ()):
+                targets = self._targets.get(tuple(words[index : index + length]))
+                if targets is not None:
+                    found[range(index, index + length)] = targets
+            uncapitalised = word[0].lower() + word[1:]
+            if uncapitalised == word or uncapitalised not in self._lengths:
+                continue
+            if first_letters is None:
+                first_letters = _first_letters(text)
+            for length in self._lengths[uncapitalised] if tokens[index].start in first_letters else ():
+                targets = self._targets.get((uncapitalised, *words[index + 1 : index + length]))
+                if targets is not None:
+                    capitals = [target[0].upper() + target[1:] for target in targets]
+                    found.setdefault(range(index, index + length), tuple(dict.fromkeys([*targets, *capitals])))
+        taken: set[int] = set()
+        occurrences = []
+        for place, targets in sorted(found.items(), key=lambda item: (-len(item[0]), item[0].start)):
+            if taken.isdisjoint(place):
+                taken.update(place)
+                occurrences.append(Occurrence(tokens[place.start].start, tokens[place.stop - 1].end, targets))
+        return sorted(occurrences, key=lambda occurrence: occurrence.start)
+
+
+class TermEncoder:
+    """Makes terms for a search, in the pieces of the target language."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def encode(self, occurrence: Occurrence) -> Term:
+        """The term of a search; it has no alternative if the vocabulary cannot spell it."""
+        rows: dict[tuple[int, ...], None] = {}
+        for target in occurrence.targets:
+            # A word begins with the mark of a space; in a script without spaces it does so at most at the beginning.
+            for before in ("", "a") if _IS_WITHOUT_SPACES.match(target) else ("a ",):
+                rows[self._row_after(before, target)] = None
+        is_word = all(_IS_IN_WORD.match(target[-1]) for target in occurrence.targets)
+        alternatives = tuple(row for row in rows if row and {PAD, UNK, BOS, EOS}.isdisjoint(row))
+        return Term(alternatives, self._after_word if is_word else None)
+
+    def _row_after(self, before: str, target: str) -> tuple[int, ...]:
+        """The pieces of a target after other text; none if a piece would belong to both."""
+        first, row = self._tokenizer.encode([before.strip(), before + target])
+        return tuple(row[len(first) :]) if row[: len(first)] == first else ()
+
+    @cached_property
+    def _after_word(self) -> Tensor:
+        """Whether a piece [V] may follow a word: it begins another one, or with a mark."""
+        pieces = self._tokenizer.pieces(range(self._tokenizer.vocab_size))
+        byte_ids = set(self._tokenizer.byte_ids)
+        may_follow = [
+            _IS_IN_WORD.match(piece) is None and number not in byte_ids for number, piece in enumerate(pieces)
+        ]
+        return torch.from_numpy(np.array(may_follow))
+
+
+def missing_terms(occurrences: Sequence[Occurrence], translation: str) -> list[int]:
+    """The indices of the terms that a translation lacks; a place in it counts for one of them."""
+    words = _words(translation) if occurrences else []
+    forms = [sorted((_words(form) for form in one.targets), key=len, reverse=True) for one in occurrences]
+    taken: set[int] = set()
+    missing = []
+    for index in sorted(range(len(forms)), key=lambda index: -len(forms[index][0])):
+        free_places = (place for form in forms[index] for place in _places(words, form) if taken.isdisjoint(place))
+        if (place := next(free_places, None)) is None:
+            missing.append(index)
+        else:
+            taken.update(place)
+    return sorted(missing)
+
+
+class _Token(NamedTuple):
+    text: str
+    start: int
+    end: int
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    """The words, single characters and marks of a text, and a space for any white space."""
+    for match in _TOKEN.finditer(text):
+        yield _Token(" " if match[0].isspace() else match[0], *match.span())
+
+
+def _words(text: str) -> list[str]:
+    return [token.text for token in _tokens(text)]
+
+
+def _places(words: Sequence[str], tokens: Sequence[str]) -> Iterator[range]:
+    """The places at which the tokens stand among the words."""
+    for start in range(len(words) - len(tokens) + 1):
+        if words[start] == tokens[0] and words[start : start + len(tokens)] == tokens:
+            yield range(start, start + len(tokens))
+
+
+def _first_letters(text: str) -> set[int]:
+    """Where the first words of the sentences of a text begin."""
+    starts = accumulate(map(len, split_sentences(text, "en")), initial=0)  # the language tells ordinals alone
+    return {match.start() for start in starts if (match := _FIRST_LETTER.search(text, start))}
+
+
+def _rows(text: str, *, is_csv: bool, name: str) -> Iterator[tuple[int, list[str]]]:
+    """The rows that are not blank, each with the number of its line."""
+    if not is_csv:
+        yield from ((number, line.split("\t")) for number, line in enumerate(text.split("\n"), 1) if line.strip())
+        return
+    first = text.partition("\n")[0]
+    delimiter = max(",;\t", key=first.count)
+    reader = csv.reader(io.StringIO(text), delimiter=delimiter, strict=True)
+    try:
+        yield from ((reader.line_num, row) for row in reader if any(cell.strip() for cell in row))
+    except csv.Error as error:
+        message = f"line {reader.line_num} is no line of CSV: {error}"
+        raise DataError(message, where=f"{name}:{reader.line_num}", hint="mend its quotes") from None
