@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from nmt_cli.api import Translator
+from nmt_cli.artifacts.model_directory import load_model, save_model
+from nmt_cli.artifacts.weights import weights_of
 from nmt_cli.decoding import engine as engine_module
 from nmt_cli.decoding.ctranslate2.model import unsupported_setting
 from nmt_cli.decoding.engine import open_engine
@@ -81,6 +83,30 @@ def test_lists_words_and_alignments_are_the_same(ours: Translator, theirs: Trans
             assert a.alignment == b.alignment
             assert len(a.word_log_probs) == (len(a.text.split()) + 1 if a.text else 0)
     assert num_same >= 57
+
+
+def test_both_engines_align_by_a_guided_head(trained: Path, ours: Translator, tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    loaded = load_model(trained, device=torch.device("cpu"), dtype=torch.float32)
+    save_model(
+        tmp_path / "guided",
+        config=loaded.config.model_copy(update={"guided_alignment": True}),
+        weights=weights_of(loaded.model),
+        source_spm=(trained / "source.spm").read_bytes(),
+        target_spm=(trained / "target.spm").read_bytes(),
+        card="",
+        overwrite=False,
+    )
+    by_head, by_their_head = (
+        Translator.from_pretrained(tmp_path / "guided", device="cpu", engine=engine).translate(LINES, alignments=True)
+        for engine in ("torch", "ctranslate2")
+    )
+    same = [(one, other) for one, other in zip(by_head, by_their_head, strict=True) if one.text == other.text]
+    assert len(same) >= 0.99 * len(LINES)
+    assert all(one.alignment == other.alignment for one, other in same)
+    by_mean = ours.translate(LINES, alignments=True)
+    assert [one.text for one in by_mean] == [one.text for one in by_head]
+    assert [one.alignment for one in by_mean] != [one.alignment for one in by_head]
 
 
 def test_prefixes_are_forced_by_both(ours: Translator, theirs: Translator) -> None:

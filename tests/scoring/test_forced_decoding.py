@@ -170,6 +170,29 @@ def test_the_command_agrees_with_decode_on_its_own_translations(model: Path, tex
         assert float(rows[place][1]) == pytest.approx(translations[place].log_prob, abs=TOLERANCE)
 
 
+def test_alignments_are_those_of_decode_on_its_own_translations(model: Path, texts: Path) -> None:
+    lines = (texts / "src").read_text(encoding="utf-8").splitlines()
+    lines[3] = ""
+    translations = Translator.from_pretrained(model, device="cpu").translate(lines, beam=1, alignments=True)
+    (texts / "src").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    (texts / "hyp").write_text("".join(f"{one.text}\n" for one in translations), encoding="utf-8")
+    found = run("--model", str(model), "-s", "src", "hyp", "--device", "cpu", "--alignments").splitlines()
+    expected = [" ".join(f"{source}-{target}" for source, target in one.alignment or []) for one in translations]
+    assert found[3] == expected[3] == ""
+    # Text that was found in other pieces than those it is split into may be aligned otherwise.
+    same = [place for place, line in enumerate(found) if line == expected[place]]
+    assert len(same) > len(lines) / 2
+
+
+def test_a_pair_too_long_for_the_model_has_no_alignment_and_is_named(
+    model: Path, texts: Path, pairs: list[tuple[str, str]]
+) -> None:
+    (texts / "ref").write_text((texts / "ref").read_text(encoding="utf-8").replace("Haus", "Haus " * 200, 1), "utf-8")
+    process = nmt("--model", str(model), "-s", "src", "ref", "--device", "cpu", "--alignments")
+    assert process.stdout.splitlines().count("") == 1
+    assert f"1 of {len(pairs)} pairs have no alignment" in process.stderr
+
+
 def test_tokens_have_a_row_each(model: Path, texts: Path, pairs: list[tuple[str, str]]) -> None:
     header, *rows = columns(run("--model", str(model), "-s", "src", "ref", "--device", "cpu", "--tokens"))
     assert header == ["line", "token", "log_prob"]
@@ -210,6 +233,11 @@ def test_json_has_everything_with_the_hashes(model: Path, texts: Path, pairs: li
             "ref -s src --fail-under BLEU=3",
             "--fail-under does not go with --model",
             "leave --fail-under out",
+        ),
+        (
+            "ref -s src --alignments --tokens",
+            "--tokens does not go with --alignments",
+            "leave --tokens out",
         ),
         (
             "ref -s src --precision fp16",

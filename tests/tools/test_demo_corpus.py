@@ -9,7 +9,7 @@ import pytest
 
 from nmt_cli.decompression import open_bytes
 from tools.demo_corpus import grammar, lexicon, sampling
-from tools.demo_corpus.generate import demo_files
+from tools.demo_corpus.generate import demo_alignments, demo_files
 from tools.demo_corpus.grammar import HAVE, NOT, Clause, Nominal, linked, modified
 from tools.demo_corpus.lexemes import Determiner, Part, compound, read_noun, read_verb
 from tools.demo_corpus.sampling import DemoCorpus, generate
@@ -173,6 +173,47 @@ def test_sentences_are_right_in_both_languages(clause: Clause, english: str, ger
     assert grammar.sentence(clause) == (english, german)
 
 
+ALIGNMENTS: list[tuple[Clause, str]] = [
+    (replace(CALLS, auxiliary=HAVE), "The=Der teacher=Lehrer has=hat called=angerufen. the=die woman.=Frau"),
+    (
+        past(replace(CALLS, is_question=True)),
+        "Did=Rief the=der teacher=Lehrer call=Rief call=an? the=die woman?=Frau",
+    ),
+    (
+        say("the child", "know", linked(THAT, CALLS)),
+        "The=Das child=Kind knows=weiß, that=dass the=der teacher=Lehrer calls=anruft. the=die woman.=Frau",
+    ),
+    (
+        say("the girl", "try", linked(TO, say(None, "call", part("acc", "the doctor")))),
+        "The=Das girl=Mädchen tries=versucht, to=anzurufen. call=anzurufen. the=den doctor.=Arzt",
+    ),
+    (
+        replace(say("the student", "wait", part("for=auf+acc", "him")), middle=NOT, auxiliary=grammar.CAN),
+        "The=Der student=Student cannot=kann cannot=nicht wait=warten. for=auf him.=ihn",
+    ),
+    (
+        say(
+            that("the bus", form="for=auf+acc", clause=say("the boy", "wait")),
+            "belong",
+            part("to=+dat", "the kitchen chair"),
+        ),
+        "The=Der bus=Bus, for=auf which=den the=der boy=Junge waits=wartet, belongs=gehört to=dem the=dem "
+        "kitchen=Küchenstuhl. chair.=Küchenstuhl.",
+    ),
+    (
+        say("Anna", "sleep", part("in=in+dat", "the house"), Part("two days ago", "vor zwei Tagen")),
+        "Anna=Anna sleeps=schläft in=im the=im house=Haus. two=zwei days=Tagen ago.=vor",
+    ),
+]
+
+
+@pytest.mark.parametrize(("clause", "pairs"), ALIGNMENTS)
+def test_words_of_one_lexeme_are_aligned(clause: Clause, pairs: str) -> None:
+    english, german, alignment = grammar.aligned_sentence(clause)
+    sides, links = (english.split(), german.split()), [link.split("-") for link in alignment.split()]
+    assert " ".join(f"{sides[0][int(source)]}={sides[1][int(target)]}" for source, target in links) == pairs
+
+
 # --- the corpus ---
 
 
@@ -255,6 +296,21 @@ def test_the_orthography_is_clean(corpus: DemoCorpus) -> None:
         assert re.fullmatch(r"[A-ZÄÖÜ][\w',]*( [\w']+,?)+[.?]", text)
     subordinate = re.compile(r"(?<![,\w]) (dass|ob|weil|obwohl|falls|um|aber|denen|dessen) ")
     assert not [german for _, german in pairs_of(corpus) if subordinate.search(german)]
+
+
+def test_each_word_is_aligned_and_known_words_to_their_translation() -> None:
+    made = generate(seed=3, num_train=2_000, num_valid=0, num_test=0)
+    lines = demo_alignments()["test.align"].decode().splitlines()
+    assert len(lines) == 1_000
+    for (english, german), alignment in made.alignments.items():
+        sources, targets = english.split(), german.split()
+        links = {(int(source), int(target)) for source, target in (link.split("-") for link in alignment.split())}
+        assert {source for source, _ in links} == {*range(len(sources))}
+        assert {target for _, target in links} == {*range(len(targets))}
+        for source, target in links:
+            name, translation = sources[source].strip(",.?"), targets[target].strip(",.?")
+            if name.removesuffix("'s") in lexicon.NAMES:
+                assert translation == name.replace("'", "")
 
 
 def test_a_seed_gives_one_corpus(corpus: DemoCorpus) -> None:

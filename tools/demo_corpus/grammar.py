@@ -1,9 +1,14 @@
-"""The rules of the demo grammar: phrases, clauses and sentences, each built in both languages at once."""
+"""The rules of the demo grammar: phrases, clauses and sentences, each built in both languages at once.
+
+Words that are made of one lexeme get a key in common (`word_keys.py`), so each sentence has its word alignment.
+"""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from tools.demo_corpus.lexemes import Determiner, Noun, Paradigm, Part, Verb
+from tools.demo_corpus.word_keys import keys_of, new_key, pharaoh, with_key, with_keys, without_keys
 
 CASES = ("nom", "acc", "dat", "gen")
 # The order of the German middle field: what is known stands before the adjuncts, what is new behind them.
@@ -50,6 +55,19 @@ class Nominal:
 
 
 @dataclass(frozen=True, slots=True)
+class ClauseKeys:
+    """The keys of the words that a clause itself adds: verb, auxiliary, German zu, and what stands in the middle.
+
+    English `do` has the key of an auxiliary, and so has the finite German verb.
+    """
+
+    verb: str = field(default_factory=new_key)
+    auxiliary: str = field(default_factory=new_key)
+    infinitive: str = field(default_factory=new_key)
+    middle: str = field(default_factory=new_key)
+
+
+@dataclass(frozen=True, slots=True)
 class Clause:
     """A verb with its parts in English order; a clause without a subject is an infinitive clause."""
 
@@ -61,6 +79,7 @@ class Clause:
     middle: Part = NOTHING
     front: Part = NOTHING
     is_question: bool = False
+    keys: ClauseKeys = field(default_factory=ClauseKeys)
 
     def finite(self, verb: Paradigm) -> str:
         """The form of `verb` that agrees with the subject, in either language."""
@@ -121,8 +140,28 @@ def inflect_noun(noun: Noun, *, case: str, is_plural: bool) -> str:
     return genitive if case == "gen" or (is_weak and case != "nom") else singular
 
 
+def keyed_nominal(nominal: Nominal) -> Nominal:
+    """The phrase with keys in all of its forms."""
+    english, german = with_keys(nominal.english, [*nominal.german.values()])
+    subject, obj, oblique = english
+    return replace(nominal, english=(subject, obj, oblique), german=dict(zip(nominal.german, german, strict=True)))
+
+
+def keyed_part(part: Part) -> Part:
+    """The part with keys."""
+    (english,), (german,) = with_keys([part.english], [part.german])
+    return replace(part, english=english, german=german)
+
+
+def keyed_clause(clause: Clause) -> Clause:
+    """The clause with keys in its phrases."""
+    subject, parts = clause.subject and keyed_nominal(clause.subject), tuple(map(keyed_part, clause.parts))
+    return replace(clause, subject=subject, parts=parts, front=keyed_part(clause.front))
+
+
 def modified(nominal: Nominal, modifier: Part) -> Nominal:
     """The noun phrase with an owner or a relative clause behind it; a relative clause prevents contraction."""
+    nominal = keyed_nominal(nominal)
     subject, obj, oblique = (f"{form} {modifier.english}" for form in nominal.english)
     german = {case: f"{form} {modifier.german}" for case, form in nominal.german.items()}
     contracts = nominal.contracts and not modifier.german.startswith(",")
@@ -130,29 +169,41 @@ def modified(nominal: Nominal, modifier: Part) -> Nominal:
 
 
 def phrase(form: str, nominal: Nominal) -> Part:
-    """The object or prepositional phrase of a form: `dat`, or prepositions with a case, `with=mit+dat`, `to=+dat`."""
+    """The object or prepositional phrase of a form: `dat`, or prepositions with a case, `with=mit+dat`, `to=+dat`.
+
+    An English preposition without a German one is aligned to the first German word, which shows the case.
+    """
+    nominal = keyed_nominal(nominal)
     english, _, german = form.rpartition("=")
-    preposition, _, case = german.rpartition("+")
+    german, _, case = german.rpartition("+")
+    (english,), (preposition,) = with_keys([english.replace("_", " ")], [german])
     words = join(preposition, nominal.german[case])
+    if not preposition:
+        english = with_key(english, keys_of(words.split(" ")[0]))
     start = " ".join(words.split(" ", 2)[:2])
-    if nominal.contracts and start in CONTRACTIONS:
-        words = CONTRACTIONS[start] + words.removeprefix(start)
+    if nominal.contracts and without_keys(start) in CONTRACTIONS:
+        words = with_key(CONTRACTIONS[without_keys(start)], keys_of(start)) + words.removeprefix(start)
     is_dative = case == "dat" and nominal.field != "pronoun"
-    field = "complement" if preposition else "dative" if is_dative else nominal.field
-    return Part(join(english.replace("_", " "), nominal.english[2 if english else 1]), words, field)
+    place = "complement" if preposition else "dative" if is_dative else nominal.field
+    return Part(join(english, nominal.english[2 if english else 1]), words, place)
 
 
 def in_english(clause: Clause) -> str:
     """The English clause; questions and negation need an auxiliary, if need be a form of do."""
     verb, head = clause.verb.english, (clause.auxiliary or clause.verb).english
-    infinite = verb.participle if clause.auxiliary is HAVE else verb.infinitive
-    rest = [head.particle, infinite, verb.particle] if clause.auxiliary else [verb.particle]
+    key, middle = clause.keys.verb, with_key(clause.middle.english, clause.keys.middle)
+    head_key = clause.keys.auxiliary if clause.auxiliary else key
+    infinite = with_key(verb.participle if clause.auxiliary is HAVE else verb.infinitive, key)
+    rest = [with_key(verb.particle, key)]
+    if clause.auxiliary:
+        rest = [with_key(head.particle, head_key), infinite, *rest]
     inverts = clause.auxiliary is HAVE or head.infinitive in ("be", "will", "can", "should")
     if (clause.is_question or clause.middle is NOT) and not inverts:
-        head, rest, inverts = DO, [head.infinitive, *rest], True
-    finite, subject = clause.finite(head), clause.subject.english[0] if clause.subject else ""
-    order = [finite, subject, clause.middle.english] if clause.is_question else [subject, finite, clause.middle.english]
-    order = order if inverts else [subject, clause.middle.english, finite]
+        head, rest, inverts = DO, [with_key(head.infinitive, head_key), *rest], True
+        head_key = clause.keys.auxiliary
+    finite, subject = with_key(clause.finite(head), head_key), clause.subject.english[0] if clause.subject else ""
+    order = [finite, subject, middle] if clause.is_question else [subject, finite, middle]
+    order = order if inverts else [subject, middle, finite]
     return join(clause.front.english, *order, *rest, *(part.english for part in clause.parts))
 
 
@@ -161,28 +212,56 @@ def in_german(clause: Clause, *, is_verb_last: bool) -> str:
     verb, head = clause.verb.german, (clause.auxiliary or clause.verb).german
     head = BE.german if clause.auxiliary is HAVE and clause.verb.takes_sein else head
     infinite = verb.participle if clause.auxiliary is HAVE else verb.infinitive
-    finite, rest = clause.finite(head), verb.particle + infinite if clause.auxiliary else ""
-    parts = sorted([*clause.parts, clause.middle], key=lambda part: FIELDS.index(part.field))
+    finite = with_key(clause.finite(head), clause.keys.auxiliary + ("" if clause.auxiliary else clause.keys.verb))
+    rest = with_key(verb.particle + infinite, clause.keys.verb) if clause.auxiliary else ""
+    negation = replace(clause.middle, german=with_key(clause.middle.german, clause.keys.middle))
+    parts = sorted([*clause.parts, negation], key=lambda part: FIELDS.index(part.field))
     middle = join(*(part.german for part in parts if part.field != "clause"))
     after = join(*(part.german for part in parts if part.field == "clause"))
     if clause.subject is None:
-        return join(middle, head.particle + "zu" + finite if head.particle else "zu " + finite, after)
+        zu = clause.keys.infinitive
+        return join(middle, head.particle + "zu" + finite + zu if head.particle else f"zu{zu} {finite}", after)
     front, subject = clause.front.german, clause.subject.german["nom"]
     if is_verb_last:
         return join(front, subject, middle, rest, head.particle + finite, after)
     start = [front, finite, subject] if front or clause.is_question else [subject, finite]
-    return join(*start, middle, rest, head.particle, after)
+    return join(*start, middle, rest, with_key(head.particle, clause.keys.verb), after)
 
 
 def linked(conjunction: Part, clause: Clause) -> Part:
-    """The clause behind its conjunction, in German between commas; only behind aber is the verb second."""
+    """The clause behind its conjunction, in German between commas; only behind aber is the verb second.
+
+    English `to` before an infinitive is aligned to German zu.
+    """
+    clause, english, to = keyed_clause(clause), conjunction.english, ""
+    if clause.subject is None:
+        english, to = english.removesuffix("to").strip(), with_key("to", clause.keys.infinitive)
+    (english,), (conjunction_in_german,) = with_keys([english], [conjunction.german])
     german = in_german(clause, is_verb_last=conjunction.german != "aber")
-    return Part(join(conjunction.english, in_english(clause)), join(",", conjunction.german, german, ","), "clause")
+    return Part(join(english, to, in_english(clause)), join(",", conjunction_in_german, german, ","), "clause")
+
+
+class AlignedSentence(NamedTuple):
+    """A sentence in both languages, with its pairs of words in Pharaoh's format."""
+
+    english: str
+    german: str
+    alignment: str
 
 
 def sentence(clause: Clause) -> tuple[str, str]:
     """The English and the German sentence, with a capital and a punctuation mark."""
-    texts = in_english(clause).replace("can not", "cannot"), in_german(clause, is_verb_last=False)
+    english, german, _ = aligned_sentence(clause)
+    return english, german
+
+
+def aligned_sentence(clause: Clause) -> AlignedSentence:
+    """The same sentence with its word alignment."""
+    clause = keyed_clause(clause)
+    texts = re.sub(r"can(\W?) not", r"cannot\1", in_english(clause)), in_german(clause, is_verb_last=False)
     english, german = (re.sub(r"(?: ,)+", ",", text).strip(", ") for text in texts)
     mark = "?" if clause.is_question else "."
-    return english[0].upper() + english[1:] + mark, german[0].upper() + german[1:] + mark
+    plain_english, plain_german = (
+        text[0].upper() + text[1:] + mark for text in (without_keys(english), without_keys(german))
+    )
+    return AlignedSentence(plain_english, plain_german, pharaoh(english, german))

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from tools.demo_corpus import grammar, lexemes, lexicon
@@ -39,6 +39,8 @@ class DemoCorpus:
     train: list[tuple[str, str]]
     valid: list[tuple[str, str]]
     test: list[tuple[str, str]]
+    alignments: dict[tuple[str, str], str] = field(default_factory=dict)
+    """The pairs of words in each pair of sentences, in Pharaoh's format."""
 
 
 def generate(*, seed: int, num_train: int, num_valid: int, num_test: int) -> DemoCorpus:
@@ -52,6 +54,7 @@ def generate(*, seed: int, num_train: int, num_valid: int, num_test: int) -> Dem
             if (content := frozenset(sampler.content)) not in seen:
                 seen.add(content)
                 split.append(pair)
+                corpus.alignments[pair] = sampler.alignment
     return corpus
 
 
@@ -60,13 +63,16 @@ class Sampler:
 
     def __init__(self, *, seed: int) -> None:
         self._random = Random(seed).random
-        self.content: list[str] = []  # content words of the sentence drawn last
+        # Of the sentence drawn last: its content words and its word alignment.
+        self.content: list[str] = []
+        self.alignment = ""
 
     def sentence(self) -> tuple[str, str]:
         """A sentence of 6 to 18 words in both languages, without a repeated content word or a double negation."""
         while True:
             self.content = []
-            pair = grammar.sentence(self._sentence())
+            english, german, self.alignment = grammar.aligned_sentence(self._sentence())
+            pair = english, german
             is_repetitive = len(set(self.content)) < len(self.content)
             negations = re.findall(r"\b(?:no|not|never|rarely)\b", pair[0].lower())
             if not is_repetitive and len(negations) < 2 and all(6 <= len(text.split()) <= 18 for text in pair):
@@ -162,5 +168,5 @@ class Sampler:
             return grammar.modified(nominal, linked(Part("", ""), clause))
         if determiner.singular == "the" and self._random() < 0.15:
             owner = self._nominal("person", "owner")
-            return grammar.modified(nominal, Part("of " + owner.english[2], owner.german["gen"]))
+            return grammar.modified(nominal, phrase("of=+gen", owner))
         return nominal

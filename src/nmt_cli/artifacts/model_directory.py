@@ -89,6 +89,9 @@ class SavedModelConfig(Section):
         None, alias="mean", description="what nmt average measured; null: it measured nothing"
     )
     trained_lines: TrainedLines | None = Field(None, description="the source lines of its training; null: not known")
+    guided_alignment: bool = Field(
+        False, description="the first head of the last decoder layer but one was trained to align words"
+    )
     imported_from: str | None = Field(
         None, description="OWNER/NAME@COMMIT of the model on the hub; null: not from there"
     )
@@ -103,8 +106,8 @@ class SavedModelConfig(Section):
 
 
 def dump_saved_config(config: SavedModelConfig) -> str:
-    """The text of config.yaml, with every value but two that are null for most models."""
-    left_out = {key for key in ("average_losses", "imported_from") if getattr(config, key) is None}
+    """The text of config.yaml, with every value but three that are null or false for most models."""
+    left_out = {key for key in ("average_losses", "guided_alignment", "imported_from") if not getattr(config, key)}
     values = config.model_dump(mode="json", exclude=left_out, by_alias=True)
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
 
@@ -247,4 +250,6 @@ def new_model(config: SavedModelConfig) -> Transformer:
     from nmt_cli.artifacts.weights import uninitialized_model
 
     vocabulary = config.vocabulary
-    return uninitialized_model(config.recipe.model, source_vocab=vocabulary.source, target_vocab=vocabulary.target)
+    model = uninitialized_model(config.recipe.model, source_vocab=vocabulary.source, target_vocab=vocabulary.target)
+    model.has_guided_head = config.guided_alignment
+    return model

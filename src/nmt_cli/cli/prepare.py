@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,6 +70,13 @@ def prepare(
             help="Two columns or keys of tables, by number or name; else those named en and de.",
         ),
     ] = None,
+    alignments: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Word alignments of --train, a line per pair such as 0-0 1-2 (Pharaoh); once for each --train.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write; else data/NAME.")
     ] = None,
@@ -103,7 +110,15 @@ def prepare(
     all_files: dict[Split, list[str] | None] = {"train": train, "valid": valid, "test": test}
     files = {split: paths for split, paths in all_files.items() if paths}
     settings = [*(overrides or []), *(f"{key}={value}" for key, value in numbers.items() if value)]
-    located = _locate(corpus, files, languages=languages, columns=columns, output=output, settings=settings)
+    located = _locate(
+        corpus,
+        files,
+        languages=languages,
+        columns=columns,
+        alignments=alignments or [],
+        output=output,
+        settings=settings,
+    )
     output = output or Path("data") / located.corpus.name
     check_names_folder(output, option="-o", example="data/mine")
     if overwrite or kind_of(output) != "data":
@@ -145,6 +160,7 @@ def _locate(
     *,
     languages: str | None,
     columns: str | None,
+    alignments: Sequence[str],
     output: Path | None,
     settings: list[str],
 ) -> LocatedCorpus:
@@ -154,7 +170,8 @@ def _locate(
     from nmt_cli.preparing.sources.text import name_without_endings
 
     if corpus is not None:
-        names = [*files, *(["languages"] if languages else []), *(["columns"] if columns else [])]
+        options = {"languages": languages, "columns": columns, "alignments": alignments}
+        names = [*files, *(name for name, value in options.items() if value)]
         if names:
             flag = f"--{names[0]}"
             raise UsageError(f"{flag} does not go with the corpus {corpus}", where=flag, hint=f"one of: {_USAGE}")
@@ -167,7 +184,9 @@ def _locate(
     if "train" not in files:
         raise UsageError("the training text is missing", where="--train", hint="add --train FILE")
     name = output.resolve().name if output is not None else name_without_endings(without_query(files["train"][0]))
-    return corpus_from_files(files, languages=languages, name=name, overrides=settings, columns=columns)
+    return corpus_from_files(
+        files, languages=languages, name=name, overrides=settings, columns=columns, alignments=alignments
+    )
 
 
 def _show_summary(report: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nmt_cli.dataset.links import TokenLinks, WordLinks
 from nmt_cli.dataset.micro_batches import MicroBatchShape
 from nmt_cli.dataset.prepared_data import Array, Rows, TokenizedSide, TokenPairs, count_tokens
 from nmt_cli.devices import SHORT_SENTENCE_TOKENS
@@ -24,18 +25,20 @@ _SLOT_MULTIPLE = 128  # for batches without a shape: libraries and compilers pre
 class Batch:
     """Source [M], the decoder's input [N] (the target shifted right behind BOS), and the gold tokens [N] to predict.
 
-    Empty slots come last, with PAD in all three. M and N are the slots of the shape, or else multiples of 128.
+    Empty slots come last, with PAD in all three. M and N are the slots of the shape, or else multiples of 128. A
+    training with guided alignment has `links`, whose number differs from batch to batch.
     """
 
     source: Packed
     target: Packed
     gold: Tensor
+    links: TokenLinks | None = None
 
     def tensors(self) -> list[Tensor]:
         """All tensors of the batch, always in the same order."""
         source, target = self.source, self.target
         packed = [source.ids, source.cu_seqlens, source.positions, target.ids, target.cu_seqlens, target.positions]
-        return [*packed, self.gold]
+        return [*packed, self.gold, *([] if self.links is None else [self.links.places, self.links.shares])]
 
     def map_tensors(self, function: Callable[[Tensor], Tensor]) -> Batch:
         """The batch with the function applied to each of its tensors."""
@@ -45,7 +48,8 @@ class Batch:
             )
             for side in (self.source, self.target)
         )
-        return Batch(source, target, function(self.gold))
+        links = None if self.links is None else self.links.map_tensors(function)
+        return Batch(source, target, function(self.gold), links)
 
     def to(self, device: torch.device) -> Batch:
         """The batch on `device`; if its memory is pinned, the host does not wait for the copies."""
@@ -53,7 +57,13 @@ class Batch:
 
 
 def make_batch(
-    rows: Rows, data: TokenPairs, *, device: torch.device, shape: MicroBatchShape | None, pinned: bool
+    rows: Rows,
+    data: TokenPairs,
+    *,
+    device: torch.device,
+    shape: MicroBatchShape | None,
+    pinned: bool,
+    word_links: WordLinks | None = None,
 ) -> Batch:
     """The batch of one or more rows on `device`; if `pinned`, it passes through pinned memory of the host.
 
@@ -74,7 +84,11 @@ def make_batch(
         are_short = max(source.max_len, target.max_len) <= SHORT_SENTENCE_TOKENS
         length_bound = SHORT_SENTENCE_TOKENS if are_short else shape.length_bound
         source, target = replace(source, length_bound=length_bound), replace(target, length_bound=length_bound)
-    batch = Batch(source, _decoder_input(target), target.ids)
+    links = None
+    if word_links is not None:
+        src_ids, tgt_ids = (side.ids[: side.num_tokens].numpy() for side in (source, target))
+        links = word_links.of_tokens(rows, src_ids, tgt_ids)
+    batch = Batch(source, _decoder_input(target), target.ids, links)
     return (batch.map_tensors(Tensor.pin_memory) if pinned else batch).to(device)
 
 

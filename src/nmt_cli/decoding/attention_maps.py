@@ -41,14 +41,19 @@ def alignment_layer(model: Transformer) -> int:
     return layers - 1 if layers <= 3 else layers - 2
 
 
-def aligned_positions(weights_TS: Tensor) -> list[int]:
+def aligned_positions(weights_TS: Tensor, *, is_guided: bool) -> list[int]:
     """The source position of each target piece, from the attention between them.
 
     A weight counts by its share in the attention to the source piece, because all target pieces attend to a few, such
-    as the full stop.
+    as the full stop. A guided head has learnt not to.
     """
-    shares_TS = weights_TS / (weights_TS.sum(dim=0) + _MIN_COLUMN_SUM)
+    shares_TS = weights_TS if is_guided else weights_TS / (weights_TS.sum(dim=0) + _MIN_COLUMN_SUM)
     return [int(position) for position in shares_TS.argmax(dim=-1)] if weights_TS.numel() else []
+
+
+def alignment_heads(model: Transformer) -> int:
+    """The heads of that layer, from the first on, whose mean gives alignments: the guided one, or else all."""
+    return 1 if model.has_guided_head else model.config.heads
 
 
 def align(
@@ -60,19 +65,27 @@ def align(
 ) -> list[list[int]]:
     """The position of the source piece for each target piece, by the mean attention of all heads and models.
 
+    Of a model that was trained with guided alignment the guided head counts.
+
     Rows and targets are without EOS: a piece may attend to it, but is not aligned to it.
     """
     sources = [[*row, EOS] for row in rows]
     # A piece is predicted from the pieces before it, so the last piece is no input.
     inputs = [[BOS, *ids[:-1]] for ids in targets]
     weights_by_model = [
-        attention_weights(model, sources, inputs, part="cross", layers=[alignment_layer(model)], device=device)[0]
+        [
+            weights_HTS[: alignment_heads(model)].mean(dim=0)
+            for weights_HTS in attention_weights(
+                model, sources, inputs, part="cross", layers=[alignment_layer(model)], device=device
+            )[0]
+        ]
         for model in models
     ]
     alignments = []
     for ids, *weights_of_sentence in zip(targets, *weights_by_model, strict=True):
-        mean_TS = torch.stack([weights_HTS.mean(dim=0) for weights_HTS in weights_of_sentence]).mean(dim=0)
-        alignments.append(aligned_positions(mean_TS[: len(ids), :-1]))
+        mean_TS = torch.stack(weights_of_sentence).mean(dim=0)
+        is_guided = all(model.has_guided_head for model in models)
+        alignments.append(aligned_positions(mean_TS[: len(ids), :-1], is_guided=is_guided))
     return alignments
 
 

@@ -50,6 +50,8 @@ class Chunk:
     lines: Sequence[int] | None = None
     # The date of each pair, as in `UnitPair`, if its file has dates.
     dates: Sequence[int] | None = None
+    # The word alignment of each pair, in Pharaoh's format, if its source has alignments.
+    alignments: Sequence[str] | None = None
     # The target's file, if it is not the source's.
     target_origin: str | None = None
 

@@ -89,6 +89,10 @@ class CleanChunk:
         """The lines of a side in UTF-8, with a line feed after each."""
         return zstandard.ZstdDecompressor().decompress(self.array(side).tobytes())
 
+    def alignments(self) -> list[str]:
+        """The word alignments of the pairs in Pharaoh's format, blank if their source has none."""
+        return self.sentences("alignments") if self.facts.get("has_alignments") else [""] * len(self)
+
     def sentences(self, side: str) -> list[str]:
         """The sentences of a side."""
         return self.text(side).decode().split("\n")[:-1]
@@ -105,14 +109,17 @@ def write_chunk(
     *,
     src: Sequence[str],
     tgt: Sequence[str],
+    alignments: Sequence[str] | None,
     arrays: Mapping[str, NDArray[Any]],
     facts: Mapping[str, Any],
 ) -> None:
     """Write the file of a chunk, which appears whole or not at all. DataError if the disk is full."""
     compressor = zstandard.ZstdCompressor(level=1)
-    texts = {side: "\n".join([*lines, ""]).encode() for side, lines in zip(SIDES, (src, tgt), strict=True)}
-    facts_text = json.dumps({**facts, "pairs": len(src)}, ensure_ascii=False).encode()
-    as_bytes = {"facts": facts_text, **{side: compressor.compress(text) for side, text in texts.items()}}
+    all_lines = {**dict(zip(SIDES, (src, tgt), strict=True)), "alignments": alignments}
+    texts = {name: "\n".join([*lines, ""]).encode() for name, lines in all_lines.items() if lines is not None}
+    all_facts = {**facts, "pairs": len(src), "has_alignments": alignments is not None}
+    facts_text = json.dumps(all_facts, ensure_ascii=False).encode()
+    as_bytes = {"facts": facts_text, **{name: compressor.compress(text) for name, text in texts.items()}}
     members = {**arrays, **{name: np.frombuffer(data, dtype=np.uint8) for name, data in as_bytes.items()}}
     write_arrays(directory / f"{number:06d}.npz", members)
 

@@ -165,6 +165,7 @@ class CleaningJob:
             numbered.number,
             src=src,
             tgt=tgt,
+            alignments=chunk.alignments and [chunk.alignments[index] for index in indices],
             arrays={
                 "digests": digests,
                 "source_digests": source_digests,

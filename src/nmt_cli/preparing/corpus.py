@@ -54,7 +54,7 @@ DEFAULT_VOCAB_SIZE = 8_000
 """The pieces of a vocabulary, unless the corpus gives a size or has little text."""
 
 _VALID_SIZE = 2_000
-_PATH_KEYS = {"file", "prefix", "source", "target", "taken_from"}
+_PATH_KEYS = {"file", "prefix", "source", "target", "taken_from", "alignments"}
 _SCRIPTS_OF_SHORT_TEXT = ("Hani", "Hans", "Hant", "Jpan", "Kore")
 
 
@@ -224,7 +224,10 @@ class Corpus(Section):
             if sources is not None and size is not None:
                 message = f"{split}_size is {size:,}, and {split} names text as well"
                 raise SettingError(message, f"leave out {split}_size, or {split}", settings=(f"{split}_size", split))
-        if any(source.weight != 1 for source in [*(self.valid or []), *(self.test or [])]):
+        held_out = [*(self.valid or []), *(self.test or [])]
+        if any(source.alignments is not None for source in held_out):
+            raise SettingError("only sources of training text have alignments", "remove alignments there")
+        if any(source.weight != 1 for source in held_out):
             raise SettingError(
                 "only sources of training text have a weight: every line of validation and test text is taken once",
                 "remove weight there",
@@ -278,9 +281,9 @@ class LocatedCorpus:
             paths = [(models, key) for key in models if key in _PATH_KEYS and (folder / (models[key] or "")).exists()]
             for split in self.corpus.splits:
                 for written, source in zip(values[split] or (), self.corpus.sources(split), strict=True):
-                    paths += [(written, key) for key in _PATH_KEYS.intersection(source.places)]
+                    paths += [(written, key) for key in _PATH_KEYS.intersection([*source.places, "alignments"])]
             for section, key in paths:
-                if section[key] is not None and not is_address(section[key]):
+                if section.get(key) is not None and not is_address(section[key]):
                     section[key] = str(folder / section[key])
         return values
 

@@ -41,11 +41,13 @@ def corpus_from_files(
     name: str,
     overrides: Sequence[str],
     columns: str | None = None,
+    alignments: Sequence[str] = (),
 ) -> LocatedCorpus:
     """The corpus of files of pairs, recognised by their endings, and of text files PREFIX.LANGUAGE.
 
-    `languages` is SOURCE-TARGET, and `columns` names two columns or keys of each table, SOURCE,TARGET. Raises
-    UsageError if it is not two different codes, or two columns.
+    `languages` is SOURCE-TARGET, `columns` names two columns or keys of each table, SOURCE,TARGET, and `alignments` has
+    a file for each text to train on, or none. Raises UsageError if it is not two different codes, or two columns, or if
+    there are more or fewer files.
     """
     source, target = parse_languages(languages)
     if source == target:
@@ -59,6 +61,11 @@ def corpus_from_files(
             for split, paths in files.items()
         },
     }
+    if alignments and len(alignments) != len(values["train"]):
+        message = f"there are {len(alignments)} files of alignments, and {len(values['train'])} training texts"
+        raise UsageError(message, where="--alignments", hint="give --alignments FILE once for each --train, in order")
+    for text, file in zip(values["train"], alignments, strict=False):
+        text["alignments"] = file
     document = Document(values, {("languages",): "--languages"})
     return LocatedCorpus(_apply_overrides(document, overrides, source="nmt prepare"), Path())
 

@@ -14,8 +14,9 @@ from nmt_cli.console import Progress
 from nmt_cli.dataset.data_manifest import InputRecord
 from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
+from nmt_cli.preparing.alignments import with_alignments
 from nmt_cli.preparing.corpus import LocatedCorpus
-from nmt_cli.preparing.sources.base import LocalSource, Split, empty_error
+from nmt_cli.preparing.sources.base import LocalSource, Source, Split, empty_error
 from nmt_cli.text_encoding import is_unicode
 
 # Raised when the same inputs and settings give other token files than before.
@@ -40,7 +41,7 @@ def find_local_inputs(located: LocatedCorpus) -> list[InputRecord]:
         _input_record(split, context.name(path), path)
         for split in located.corpus.splits
         for source in located.corpus.sources(split)
-        for path in source.files(context)
+        for path in [*source.files(context), *([context.folder / source.alignments] if source.alignments else [])]
     ]
 
 
@@ -54,7 +55,11 @@ def fetch_inputs(located: LocatedCorpus, *, progress: Progress, downloads_newer_
     fetched = FetchedInputs({split: [] for split in corpus.splits}, [])
     for split in corpus.splits:
         pairs_left = corpus.limit if split == "train" else None
-        for local in (local for source in corpus.sources(split) for local in source.fetch(context, progress=progress)):
+        for local in (
+            local
+            for source in corpus.sources(split)
+            for local in with_alignments(source, source.fetch(context, progress=progress), context)
+        ):
             fetched.sources[split].append(local)
             fetched.records.extend(_input_record(split, name, path) for name, path in local.inputs)
             if pairs_left is not None:
@@ -78,7 +83,7 @@ def text_fingerprint(located: LocatedCorpus, inputs: Sequence[InputRecord]) -> s
             "languages": corpus.languages.model_dump(),
             "limit": corpus.limit,
             "cleaning": corpus.cleaning.model_dump(),
-            "sources": {split: [source.identity() for source in corpus.sources(split)] for split in corpus.splits},
+            "sources": {split: [_identity(source) for source in corpus.sources(split)] for split in corpus.splits},
             "inputs": [(record.split, record.sha256) for record in inputs],
             **({"set_aside": {**sizes, "seed": corpus.split_seed}} if sizes else {}),
         }
@@ -96,6 +101,11 @@ def fingerprint_before_selection(located: LocatedCorpus, inputs: Sequence[InputR
 def fingerprint_of(values: dict[str, Any]) -> str:
     """The SHA-256 of values that JSON can hold, whatever the order of their keys."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _identity(source: Source) -> dict[str, Any]:
+    """The identity of a source without the path of its alignments, whose content is one of the inputs."""
+    return {key: value for key, value in source.identity().items() if key != "alignments"}
 
 
 def _input_record(split: Split, name: str, path: Path) -> InputRecord:

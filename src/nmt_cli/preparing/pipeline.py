@@ -35,6 +35,7 @@ from nmt_cli.dataset.data_manifest import MANIFEST, InputRecord, Manifest, Split
 from nmt_cli.dataset.prepared_data import SIDES, open_prepared, token_dtype
 from nmt_cli.errors import DataError
 from nmt_cli.files import new_directory
+from nmt_cli.preparing.alignments import write_links
 from nmt_cli.preparing.clean_chunks import has_clean_pairs
 from nmt_cli.preparing.clean_text import CleanText, clean, select
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus
@@ -148,6 +149,8 @@ def _run_stages(
     with new_directory(output, error=DataError) as final:
         _copy_files(final, corpus, text, tokenizers)
         statistics = write_tokens(corpus, text, final, num_workers=num_workers, progress=progress)
+        if any(source.alignments is not None for source in corpus.sources("train")):
+            write_links(text, final, dtype=token_dtype(max(len(side.usage) for side in statistics["train"].values())))
         end_times["encoded"] = time.monotonic()
         _write_manifest(final, plan, fetched.records, text, statistics)
         report = build_report(

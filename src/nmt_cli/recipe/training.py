@@ -126,6 +126,11 @@ class TrainingConfig(Section):
     compile: bool = Field(True, description="on GPUs: compiled layers and CUDA graphs; results equal within rounding")
     label_smoothing: Probability = Field(0.1, description="epsilon_ls (5.4)")
     consistency: Consistency | None = Field(None, description="r_drop or simcut: two passes of each pair; null: one")
+    guided_alignment: NonNegativeFloat | None = Field(
+        None,
+        description="weight of a loss that teaches one head the word alignments of the data (Garg et al. 2019), such "
+        "as 0.1; null or 0: none",
+    )
     optimizer: OptimizerConfig = AdamConfig()
     schedule: ScheduleConfig = NoamConfig()
     ema: Probability | None = Field(

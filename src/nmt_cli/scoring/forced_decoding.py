@@ -1,27 +1,32 @@
-"""Forced decoding: the probability that a model gives to existing translations."""
+"""Forced decoding: the probability that a model gives to existing translations, and the words that it aligns."""
 
 from __future__ import annotations
 
 import itertools
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias, TypeVar
 
 import torch
 
 from nmt_cli.artifacts import model_directory
+from nmt_cli.decoding.attention_maps import align
 from nmt_cli.decoding.batching import plan_batches
 from nmt_cli.decoding.search.hypotheses import not_finite_error
 from nmt_cli.devices import choose_device, choose_precision, multiply_float32_fast, parse_precision
 from nmt_cli.errors import DeviceError
 from nmt_cli.memory import is_out_of_memory
 from nmt_cli.model.teacher_forcing import forced_log_probs
+from nmt_cli.tokenization.pieces import piece_links, word_alignment
 from nmt_cli.tokenization.tokenizer import BOS, EOS
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+_Pair: TypeAlias = tuple[list[int], list[int]]
 # Pairs that are sorted by length and scored together; no score comes before the whole block is done.
 _BLOCK_PAIRS = 2000
 _MAX_EXPONENT = 700.0  # exp of more than 709 overflows
@@ -109,32 +114,76 @@ class ForcedDecoder:
                 if score.log_prob is None:
                     too_long.append(line_number)
                 yield score
-        if too_long:
+        self._warn_of_long_pairs(too_long, len(sources), lack="score")
+
+    def alignments(self, sources: Sequence[str], targets: Sequence[str]) -> Iterator[list[tuple[int, int]]]:
+        """The pairs of words that `nmt decode --alignments` finds, for each pair of lines, in order.
+
+        Pairs too long for the model have none, and a warning counts them in the end. DeviceError as for `scores`.
+        """
+        too_long: list[int] = []
+        for start in range(0, len(sources), _BLOCK_PAIRS):
+            block = slice(start, start + _BLOCK_PAIRS)
+            pairs = [
+                pair if all(len(ids) > 1 for ids in pair) else ([], [])
+                for pair in self._encode(sources[block], targets[block])
+            ]
+            for line_number, (pair, indices) in enumerate(
+                zip(pairs, self._by_batch(pairs, self._align), strict=True), start + 1
+            ):
+                if indices is None:
+                    too_long.append(line_number)
+                texts = sources[line_number - 1], targets[line_number - 1]
+                source, target = (
+                    tokenizer.pieces(ids[:-1])
+                    for tokenizer, ids in zip((self._loaded.source, self._loaded.target), pair, strict=True)
+                )
+                yield word_alignment(piece_links(source, target, indices, texts), *texts) if indices else []
+        self._warn_of_long_pairs(too_long, len(sources), lack="alignment")
+
+    def _warn_of_long_pairs(self, line_numbers: Sequence[int], num_pairs: int, *, lack: str) -> None:
+        if line_numbers:
             logger.warning(
-                "%s of %s pairs have no score, the first of them in line %s: this model takes %s pieces per side",
-                f"{len(too_long):,}",
-                f"{len(sources):,}",
-                f"{too_long[0]:,}",
+                "%s of %s pairs have no %s, the first of them in line %s: this model takes %s pieces per side",
+                f"{len(line_numbers):,}",
+                f"{num_pairs:,}",
+                lack,
+                f"{line_numbers[0]:,}",
                 f"{self._loaded.model.config.max_positions - 1:,}",
             )
 
-    def _score_block(self, sources: Sequence[str], targets: Sequence[str]) -> list[ForcedScore]:
+    def _encode(self, sources: Sequence[str], targets: Sequence[str]) -> list[_Pair]:
+        """The ids of each pair with EOS; none for two blank lines."""
         source_rows = self._loaded.source.encode_raw(sources)
         target_rows = self._loaded.target.encode_raw(targets)
-        pairs = [
+        return [
             ([*source, EOS], [*target, EOS]) if source or target else ([], [])
             for source, target in zip(source_rows, target_rows, strict=True)
         ]
-        scores = []
-        for (_, ids), text, log_probs in zip(pairs, targets, self._log_probs(pairs), strict=True):
+
+    def _align(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[list[int]]:
+        rows, ids = ([row[:-1] for row in side] for side in (sources, targets))
+        return align([self._loaded.model], rows, ids, device=self._device)
+
+    def _log_probs(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[list[float]]:
+        log_probs = forced_log_probs(self._loaded.model, sources, targets, bos=BOS, device=self._device)
+        if any(map(math.isnan, itertools.chain(*log_probs))):
+            raise not_finite_error()
+        return log_probs
+
+    def _score_block(self, sources: Sequence[str], targets: Sequence[str]) -> list[ForcedScore]:
+        pairs, scores = self._encode(sources, targets), []
+        for (_, ids), text, log_probs in zip(pairs, targets, self._by_batch(pairs, self._log_probs), strict=True):
             log_prob = None if log_probs is None else math.fsum(log_probs)
             scores.append(ForcedScore(log_prob, self._loaded.target.pieces(ids), log_probs, len(text.split())))
         return scores
 
-    def _log_probs(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[list[float] | None]:
-        """The natural log-probability of each id of each target; None for a pair that is too long for the model."""
+    def _by_batch(
+        self, pairs: Sequence[_Pair], compute: Callable[[Sequence[list[int]], Sequence[list[int]]], list[list[T]]]
+    ) -> list[list[T] | None]:
+        """What `compute` gives for each token of each target; None for a pair that is too long for the model."""
         longest = self._loaded.model.config.max_positions
-        results: list[list[float] | None] = [[] if max(map(len, pair)) <= longest else None for pair in pairs]
+        results: list[list[T] | None] = [[] if max(map(len, pair)) <= longest else None for pair in pairs]
         # No batch has pairs of length 0. `plan_batches` adds an EOS to each length: the target's.
         lengths = [
             len(source) + len(target[:-1]) if result is not None else 0
@@ -143,15 +192,13 @@ class ForcedDecoder:
         for batch in plan_batches(lengths, max_tokens=self._max_tokens):
             sources, targets = zip(*(pairs[index] for index in batch), strict=True)
             try:
-                log_probs = forced_log_probs(self._loaded.model, sources, targets, bos=BOS, device=self._device)
+                computed = compute(sources, targets)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error, counts_vague_errors=True):
                     raise
                 message = f"the memory of {self._device} does not hold a batch of {len(batch)} pairs"
                 hint = f"take `batch_tokens: {max(1, self._max_tokens // 2)}`, or `device: cpu`"
                 raise DeviceError(message, setting="batch_tokens", hint=hint) from None
-            if any(map(math.isnan, itertools.chain(*log_probs))):
-                raise not_finite_error()
-            for index, log_probs_of_pair in zip(batch, log_probs, strict=True):
-                results[index] = log_probs_of_pair
+            for index, result in zip(batch, computed, strict=True):
+                results[index] = result
         return results

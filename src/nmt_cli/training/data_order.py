@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from nmt_cli.dataset.batches import Batch, make_batch
+from nmt_cli.dataset.links import WordLinks
 from nmt_cli.dataset.micro_batches import (
     MicroBatchShape,
     accumulation_steps,
@@ -64,6 +65,7 @@ class DataOrder:
     ) -> None:
         self._data, self._training, self._run_directory, self._beat = data, recipe.training, run_directory, beat
         self._pairs, self._alpha = data.split("train"), recipe.tokenizer.alpha
+        self._word_links = WordLinks(data) if recipe.training.guided_alignment else None
         self._invariants: EpochInvariants | None = None  # known from the first plan on
         self._sampled: SampledPieces | None = None
         self._world_size, self._max_positions = world_size, recipe.model.max_positions
@@ -133,7 +135,8 @@ class DataOrder:
         """A micro-batch of these rows of the current epoch, with each pair as often as it passes through the model."""
         num_passes = self._training.num_passes
         shape = self.shape.for_passes(num_passes)  # opens the epoch, and with it its pairs
-        return make_batch(np.tile(rows, num_passes), self._pairs, device=device, shape=shape, pinned=pinned)
+        rows = np.tile(rows, num_passes)
+        return make_batch(rows, self._pairs, device=device, shape=shape, pinned=pinned, word_links=self._word_links)
 
     def next(self) -> PlannedUpdate:
         """The next update; the position moves on."""

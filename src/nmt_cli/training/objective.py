@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -20,6 +21,7 @@ from nmt_cli.model.transformer import Embedding, Transformer, run_decoder_layer,
 from nmt_cli.recipe.schema import ModelConfig, Recipe
 from nmt_cli.tokenization.tokenizer import PAD
 from nmt_cli.training.consistency import Consistency, interleaved_order
+from nmt_cli.training.guided_alignment import decode_with_alignment_loss
 from nmt_cli.training.loss import ONE_PASS, Loss, LossAndGradient, LossFunction, smoothed_cross_entropy
 
 # Weights lie end to end in one vector, and layers that share a graph need theirs at multiples of 16 bytes.
@@ -33,13 +35,28 @@ Objective = Callable[[Batch], Loss]
 """Computes the loss of a batch, summed over its target tokens, with gradients for the model's parameters."""
 
 
-def plain_loss(model: Transformer, smoothing: float, batch: Batch, *, consistency: Consistency | None = None) -> Loss:
-    """The loss of a batch through the model's own layers. With `consistency` the batch holds each pair twice."""
+def plain_loss(
+    model: Transformer,
+    smoothing: float,
+    batch: Batch,
+    *,
+    consistency: Consistency | None = None,
+    guided_alignment: float = 0.0,
+) -> Loss:
+    """The loss of a batch through the model's own layers. With `consistency` the batch holds each pair twice.
+
+    The loss of alignment has the weight `guided_alignment` in the smoothed loss, if the batch has links.
+    """
     function = ONE_PASS
     if consistency is not None:
         batch, function = consistency.with_cuts(batch), consistency.loss_function
-    hidden = model.decode(batch.target, model.encode(batch.source), batch.source)
-    return _loss(model, hidden, batch.gold, smoothing=smoothing, function=function)
+    memory = model.encode(batch.source)
+    if batch.links is None:
+        hidden = model.decode(batch.target, memory, batch.source)
+        return _loss(model, hidden, batch.gold, smoothing=smoothing, function=function)
+    hidden, alignment = decode_with_alignment_loss(model, batch, memory)
+    loss = _loss(model, hidden, batch.gold, smoothing=smoothing, function=function)
+    return replace(loss, smoothed=loss.smoothed + guided_alignment / function.rows_per_token * alignment)
 
 
 class CompiledObjective:
@@ -100,6 +117,8 @@ def reason_not_to_compile(recipe: Recipe, *, device: torch.device, dtype: torch.
         return "on a CPU"
     if not recipe.training.compile:
         return "training.compile is false"
+    if recipe.training.guided_alignment:
+        return "with training.guided_alignment, the number of links changes from batch to batch"
     model = recipe.model
     if model.d_model % _WIDTH_MULTIPLE or model.d_ff % _WIDTH_MULTIPLE:
         return f"d_model or d_ff is no multiple of {_WIDTH_MULTIPLE}"

@@ -256,6 +256,8 @@ def _fixed_settings(recipe: Recipe) -> _Settings:
     may_change = [*_MAY_CHANGE]
     if isinstance(recipe.training.schedule, NoamConfig | InverseSqrtConfig | ConstantConfig):
         may_change.append(("training", "updates"))  # the rate does not depend on the length
+    if not recipe.training.guided_alignment:
+        may_change.append(("training", "guided_alignment"))  # checkpoints from before this setting stay valid
     return {
         path: value
         for path, value in settings.items()
@@ -278,6 +280,7 @@ def _record(data: PreparedData, recipe: Recipe, command: Sequence[str], initial:
             "init_from": initial,
             "slurm_job": os.environ.get("SLURM_JOB_ID"),
             "trained_lines": _trained_lines(data, initial, max_positions=recipe.model.max_positions),
+            "guided_alignment": bool(recipe.training.guided_alignment) or _begins_guided(initial),
             "data_summary": {
                 "fingerprint": manifest.fingerprint,
                 "splits": {name: counts.model_dump() for name, counts in manifest.splits.items()},
@@ -312,6 +315,11 @@ def _trained_lines(data: PreparedData, initial: InitialModel | None, *, max_posi
     )
     before = own if initial is None else load_saved_config(Path(initial.path)).trained_lines
     return TrainedLines.combined([own, before])
+
+
+def _begins_guided(initial: InitialModel | None) -> bool:
+    """Whether the initial model has a head for alignments, which a training without alignments hardly changes."""
+    return initial is not None and load_saved_config(Path(initial.path)).guided_alignment
 
 
 def _fingerprints(data: PreparedData) -> dict[str, str]:

@@ -23,6 +23,7 @@ from nmt_cli.recipe.key_paths import KeyPath
 from nmt_cli.recipe.loading import ResolvedRecipe
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.recipe.yaml_files import dump_annotated
+from nmt_cli.training.guided_alignment import check_alignments
 from nmt_cli.training.micro_batch_size import estimate_device_needs
 from nmt_cli.training.ranks.launcher import launch
 from nmt_cli.training.ranks.ranks import LAUNCHED, is_under_torchrun, join_ranks
@@ -107,6 +108,7 @@ def train_run(
         check_tensorboard()
     check_run_path(directory)
     check_sampling(data, recipe.tokenizer)
+    check_alignments(data, recipe)
     ranks, stop = join_ranks(device), StopSignal(comes_twice=is_under_torchrun())
     with (
         locked_run(directory) if ranks.is_first else nullcontext(),
@@ -227,6 +229,7 @@ def _describe_epoch(recipe: Recipe, data: PreparedData) -> Iterator[str]:
     """Lines on the updates of an epoch, and on the cost of sampled pieces."""
     counts = data.manifest.splits["train"]
     check_sampling(data, recipe.tokenizer)
+    check_alignments(data, recipe)
     cost, alpha = SamplingCost(src_growth=1, tgt_growth=1, bytes_per_pair=0), recipe.tokenizer.alpha
     if alpha is not None:
         seed, max_positions = recipe.training.seed, recipe.model.max_positions

@@ -107,7 +107,13 @@ class Updater:
         self.reason_not_to_compile = reason_not_to_compile(recipe, device=ranks.device, dtype=dtype)
         consistency = Consistency.of(recipe.training)
         self._num_losses = 2 if consistency is None else 3
-        self._objective: Objective = partial(plain_loss, model, smoothing, consistency=consistency)
+        self._objective: Objective = partial(
+            plain_loss,
+            model,
+            smoothing,
+            consistency=consistency,
+            guided_alignment=recipe.training.guided_alignment or 0.0,
+        )
         self._recorded: RecordedSteps | None = None
         if self.reason_not_to_compile is None:
             self._objective = CompiledObjective(model, smoothing=smoothing, consistency=consistency)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nmt_cli.cli.arguments import DebugOption, QuietOption
-from nmt_cli.cli.score.log_probs import ForcedOptions, print_log_probs
+from nmt_cli.cli.score.log_probs import ForcedOptions, print_alignments, print_log_probs
 from nmt_cli.cli.score.options import (
     TextNames,
     Texts,
@@ -100,6 +100,12 @@ def score(
         typer.Option("--model", metavar="DIR", help="Print the log-probability of REF under this model."),
     ] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="With --model: the log-probability of each piece.")] = False,
+    alignments: Annotated[
+        bool,
+        typer.Option(
+            "--alignments", help="With --model: instead, the pairs of source and target words, 0-0 1-2 (Pharaoh)."
+        ),
+    ] = False,
     batch_tokens: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="With --model: source pieces at once; else the model's own.")
     ] = None,
@@ -127,13 +133,24 @@ def score(
     of_metrics = {"-m": metrics, "--tokenize": tokenize, "--lowercase": lowercase, "--keep-quotes": keep_quotes}
     of_tests = {"--confidence": confidence, "--baseline": baselines, "--paired": paired, "--fail-under": fail_under}
     of_sentences = {"--sentence": by_sentence, "--differences": differences}
-    of_model = {"--tokens": tokens, "--batch-tokens": batch_tokens, "--precision": precision}
+    of_model = {
+        "--tokens": tokens,
+        "--alignments": alignments,
+        "--batch-tokens": batch_tokens,
+        "--precision": precision,
+    }
     metric_options = {"-i": hypotheses, **of_metrics, "--comet-model": comet_model, **of_tests, **of_sentences}
     given = {**metric_options, **of_model, "--device": device}
     if model is not None:
         refuse_given(given, metric_options, reason="does not go with --model")
         options = ForcedOptions(model, device or "auto", precision or "auto", batch_tokens)
-        print_log_probs(read_texts(files), options, with_tokens=tokens, as_json=as_json)
+        if alignments:
+            refuse_given(
+                {"--tokens": tokens, "--json": as_json}, ["--tokens", "--json"], reason="does not go with --alignments"
+            )
+            print_alignments(read_texts(files), options)
+        else:
+            print_log_probs(read_texts(files), options, with_tokens=tokens, as_json=as_json)
         return
     files = replace(files, hypotheses=hypotheses or ["-"])
     metric_names = parse_metrics(metrics or [_DEFAULT_METRICS])

@@ -1,4 +1,4 @@
-"""`nmt score --model`: how probable a model finds each line or each piece of a translation."""
+"""`nmt score --model`: how probable a model finds a translation, line by line or piece by piece, and its alignments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
@@ -17,7 +17,7 @@ from nmt_cli.devices import DECODING_SPINS, bound_spinning
 from nmt_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from nmt_cli.scoring.forced_decoding import ForcedScore, PerplexitySums
+    from nmt_cli.scoring.forced_decoding import ForcedDecoder, ForcedScore, PerplexitySums
 
 logger = logging.getLogger(__name__)
 
@@ -32,21 +32,20 @@ class ForcedOptions:
     batch_tokens: int | None
 
 
+def print_alignments(texts: Texts, options: ForcedOptions) -> None:
+    """Print the pairs of words of each pair of lines, a line each."""
+    _, decoder, sources, targets = _load(texts, options)
+    for links in decoder.alignments(sources, targets):
+        typer.echo(" ".join(f"{source}-{target}" for source, target in links))
+
+
 def print_log_probs(texts: Texts, options: ForcedOptions, *, with_tokens: bool, as_json: bool) -> None:
     """Print a row per line or per token, and log the perplexities; or print all of it as one JSON object."""
-    if texts.source is None:
-        hint = "add the source with -s SRC, or name a test set with -t"
-        raise UsageError("--model needs the source text", where="--model", hint=hint)
-    if len(texts.references) > 1:
-        message = f"--model takes one REF, not {len(texts.references)}"
-        raise UsageError(message, where="REF", hint="run it once for each of them")
-    bound_spinning(DECODING_SPINS)
-    from nmt_cli.scoring.forced_decoding import ForcedDecoder, PerplexitySums
+    from nmt_cli.scoring.forced_decoding import PerplexitySums
 
-    (model,) = find_models([options.model])
-    decoder = ForcedDecoder(model, device=options.device, precision=options.precision, max_tokens=options.batch_tokens)
+    model, decoder, sources, targets = _load(texts, options)
     perplexity = PerplexitySums()
-    scores = decoder.scores(texts.source.lines, texts.references[0].lines)
+    scores = decoder.scores(sources, targets)
     if as_json:
         sentences = []
         for score in scores:
@@ -66,6 +65,31 @@ def print_log_probs(texts: Texts, options: ForcedOptions, *, with_tokens: bool, 
         for piece, log_prob in _pieces_with_log_probs(score):
             typer.echo(f"{line}\t{piece}\t{_log_prob_text(log_prob)}")
     logger.info("%s", _perplexity_text(perplexity))
+
+
+class _Loaded(NamedTuple):
+    """The model's directory, its decoder, and the lines of source and target."""
+
+    model: Path
+    decoder: ForcedDecoder
+    sources: list[str]
+    targets: list[str]
+
+
+def _load(texts: Texts, options: ForcedOptions) -> _Loaded:
+    """UsageError if the texts are not one source and one target."""
+    if texts.source is None:
+        hint = "add the source with -s SRC, or name a test set with -t"
+        raise UsageError("--model needs the source text", where="--model", hint=hint)
+    if len(texts.references) > 1:
+        message = f"--model takes one REF, not {len(texts.references)}"
+        raise UsageError(message, where="REF", hint="run it once for each of them")
+    bound_spinning(DECODING_SPINS)
+    from nmt_cli.scoring.forced_decoding import ForcedDecoder
+
+    (model,) = find_models([options.model])
+    decoder = ForcedDecoder(model, device=options.device, precision=options.precision, max_tokens=options.batch_tokens)
+    return _Loaded(model, decoder, texts.source.lines, texts.references[0].lines)
 
 
 def _log_prob_text(log_prob: float | None) -> str:

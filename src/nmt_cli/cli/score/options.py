@@ -164,7 +164,7 @@ def check_options(given: Mapping[str, object], metrics: Sequence[MetricName]) ->
     if (tokenizer := given["--tokenize"]) is not None and tokenizer not in TOKENIZERS:
         message, hint = f"sacreBLEU has no tokenizer {tokenizer!r}", f"take one of {', '.join(TOKENIZERS)}"
         raise UsageError(message, where="--tokenize", hint=hint)
-    refuse_given(given, ["--tokens", "--batch-tokens", "--precision"], reason="needs --model")
+    refuse_given(given, ["--tokens", "--alignments", "--batch-tokens", "--precision"], reason="needs --model")
     if "bleu" not in metrics:
         refuse_given(given, ["--tokenize", "--lowercase"], reason="needs -m bleu")
     if "paper-bleu" not in metrics:

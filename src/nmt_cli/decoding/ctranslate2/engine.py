@@ -76,6 +76,7 @@ class CTranslate2Engine:
         self.target = load_tokenizer(path / "target.spm", num_pieces=config.vocabulary.target)
         self.max_positions = config.recipe.model.max_positions
         self.trained_lines = config.trained_lines
+        self._is_guided = config.guided_alignment
         self._ids = {piece: number for number, piece in enumerate(self.target.pieces(range(self.target.vocab_size)))}
         compute_type = {"fp32": "float32", "int8": "int8"}[precision]
         threads = min(num_cpus(), torch.get_num_threads())
@@ -262,7 +263,9 @@ class CTranslate2Engine:
         for sentence in sentences:
             for rank, hypothesis in enumerate(sentence.hypotheses):
                 weights = next(results).attention[0][: len(hypothesis.ids)] if hypothesis.ids else []
-                sentence.hypotheses[rank] = replace(hypothesis, alignment=aligned_positions(torch.tensor(weights)))
+                sentence.hypotheses[rank] = replace(
+                    hypothesis, alignment=aligned_positions(torch.tensor(weights), is_guided=self._is_guided)
+                )
 
 
 @dataclass(slots=True)

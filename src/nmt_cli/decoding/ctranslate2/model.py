@@ -17,7 +17,7 @@ from nmt_cli import files
 from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.manifest import MANIFEST, verify_files, write_manifest
 from nmt_cli.artifacts.model_directory import LoadedModel
-from nmt_cli.decoding.attention_maps import alignment_layer
+from nmt_cli.decoding.attention_maps import alignment_heads, alignment_layer
 from nmt_cli.devices import Quantization
 from nmt_cli.errors import ModelError, NmtError, UsageError, package_error
 from nmt_cli.model.layers import CrossAttention, DecoderLayer, EncoderLayer, FeedForward, Residual, SelfAttention
@@ -142,7 +142,7 @@ def _empty_spec(specs: Any, model: Transformer) -> Any:
     decoder = specs.transformer_spec.TransformerDecoderSpec(
         num_layers=config.decoder_layers,
         alignment_layer=alignment_layer(model),
-        alignment_heads=config.heads,
+        alignment_heads=alignment_heads(model),
         **options,
     )
     return specs.TransformerSpec(encoder, decoder)

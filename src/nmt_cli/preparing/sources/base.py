@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
@@ -120,6 +120,16 @@ class Source(Section):
         allow_inf_nan=False,
         description="of training text: how often each kept pair is taken; 2: twice, 0.5: half of the pairs, sampled",
     )
+    alignments: str | None = Field(
+        None,
+        description="of training text: file of its word alignments, a line per pair such as 0-0 1-2 (Pharaoh), for "
+        "training.guided_alignment",
+    )
+
+    @model_serializer(mode="wrap")
+    def _leave_out_no_alignments(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = serialize(self)
+        return {key: value for key, value in values.items() if key != "alignments" or value is not None}
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
