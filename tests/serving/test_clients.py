@@ -79,8 +79,6 @@ def test_deepl_with_keys(strict: Server, expected: str) -> None:
         deepl.DeepLClient("wrong-secret-key", server_url=strict.url).translate_text(TEXT, target_lang="DE")
     with pytest.raises(deepl.DeepLException, match="too many"):
         client.translate_text(["x"] * 5, target_lang="DE")
-    with pytest.raises(deepl.DeepLException, match="the tag <b> is not supported in html"):
-        client.translate_text("<b>x</b>", target_lang="DE", tag_handling="html")
     with pytest.raises(deepl.DeepLException, match="'formality' is not supported for given 'target_lang'"):
         client.translate_text(TEXT, target_lang="DE", formality=deepl.Formality.MORE)
     with pytest.raises(deepl.DeepLException, match="glossary_id is not supported"):
@@ -204,20 +202,6 @@ def test_markup_is_plain_text_for_the_model_and_markup_again_in_the_answer(
     for kind in ("html", "xml") if markup == "{}" else ("html",):  # XML has no blocks of its own
         asked = DEEPL | {"text": sent, "tag_handling": kind}
         assert server.post("/v2/translate", asked).json["translations"][0]["text"] == expected
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["<a href='/x'>the</a> sea", "the sea<!-- x -->", '<p translate="no">sea</p>'],
-)
-def test_a_tag_in_a_sentence_of_html_is_refused(server: Server, text: str) -> None:
-    answers = [
-        server.post("/translate", FIELDS | {"q": ["sea", text], "format": "html"}),
-        server.post("/v2/translate", DEEPL | {"text": text, "tag_handling": "html"}),
-        server.post("/v2/translate", DEEPL | {"text": text, "tag_handling": "xml"}),
-    ]
-    assert [answer.status for answer in answers] == [400] * 3
-    assert all("<" in next(iter(answer.json.values())) for answer in answers)
 
 
 @pytest.mark.parametrize("kind", ["", None, "text"])
@@ -394,7 +378,6 @@ def test_what_a_page_of_libretranslate_asks_for(server: Server, strict: Server) 
         ({"q": []}, 400, "Invalid request: missing q parameter"),
         ({"source": None}, 400, "Invalid request: missing source parameter"),
         ({"target": "xx"}, 400, "xx is not supported (target: one of de)"),
-        ({"q": "the <i>sea</i>", "format": "html"}, 400, "the tag <i> is not supported in html (take such tags out;"),
         ({"alternatives": 3}, 400, "3 alternatives are too many (ask for at most 2)"),
         ({"q": ["x"] * 5}, 413, "5 texts are too many (send at most 4)"),
         ({"q": "x" * 201}, 413, "201 characters in a text are too many (send at most 200)"),

@@ -18,17 +18,17 @@ from nmt_cli.serving.queue import QueuedSentence
 from nmt_cli.serving.request_errors import TIMEOUT, ClientGone, RequestError, invalid_request_error, server_busy_error
 from nmt_cli.serving.server_metrics import ServerMetrics
 from nmt_cli.serving.service import Caller, RequestLimits, SearchOptions, Service
-from nmt_cli.serving.worker_model import NextWordsTask, SearchTask
+from nmt_cli.serving.worker_model import NextWordsTask, SearchTask, Sentence
 from nmt_cli.serving.worker_pool import WorkerPool
 from tests.serving.servers import MODEL_SETTINGS, save_model
 
 pytestmark = pytest.mark.anyio
-SEARCH = SearchTask(beam=2, nbest=2, length_penalty=0.6, max_extra_tokens=5, prefix="", alignments=False)
+SEARCH = SearchTask(beam=2, nbest=2, length_penalty=0.6, max_extra_tokens=5, prefix="")
 LIMITS = RequestLimits(characters=1000, texts=9, sentences=9, requests=9, timeout_seconds=0.2, alternatives=3, beam=8)
 
 
 def queued_sentence(*, tokens: int) -> QueuedSentence:
-    return QueuedSentence("the sea", tokens, SEARCH, "one", asyncio.get_running_loop().create_future())
+    return QueuedSentence(Sentence("the sea"), tokens, SEARCH, "one", asyncio.get_running_loop().create_future())
 
 
 async def test_a_text_that_takes_too_long_or_has_no_client_leaves_the_queue(
@@ -38,7 +38,8 @@ async def test_a_text_that_takes_too_long_or_has_no_client_leaves_the_queue(
     service = Service(ModelRouter([model]), LIMITS, ApiKeys(), ServerMetrics())
     caller, other = Caller("one", asyncio.Future()), Caller("two", asyncio.Future())
 
-    async def translate(texts: list[str], *, caller: Caller) -> None:
+    async def translate(plain_texts: list[str], *, caller: Caller) -> None:
+        texts = await service.read_texts(plain_texts, None)
         async for _ in service.translate(texts, [ModelRoute(model, None)], SearchOptions(nbest=2), caller=caller):
             pass
 
@@ -89,7 +90,7 @@ async def test_languages_are_detected_and_sentences_split_where_no_other_request
     service = Service(ModelRouter([model]), LIMITS, ApiKeys(), ServerMetrics())
     asking = asyncio.ensure_future(
         service.translate_each(
-            [f"The sea{' and the sea' * 6}. " * 9],
+            await service.read_texts([f"The sea{' and the sea' * 6}. " * 9], None),
             SearchOptions(),
             source=None,
             target=None,

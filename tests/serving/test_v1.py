@@ -242,7 +242,7 @@ def test_clients_that_vanish_leave_no_work_behind(server: Server) -> None:
 def test_the_requests_of_the_documentation(server: Server, repository: Path) -> None:
     page = (repository / "docs/how-to/serve.md").read_text(encoding="utf-8").replace("\\\n", " ")
     commands = [line[2:] for line in page.splitlines() if line.startswith("$ curl ")]
-    assert len(commands) == 3
+    assert len(commands) >= 3
     for command in commands:
         shown = command.replace("http://127.0.0.1:8000", server.url)
         done = subprocess.run(["bash", "-c", f"{shown} --fail --silent"], capture_output=True, text=True, check=True)

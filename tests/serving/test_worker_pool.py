@@ -19,13 +19,13 @@ from nmt_cli.serving.models import ModelRouter, ServedModel
 from nmt_cli.serving.queue import QueuedSentence
 from nmt_cli.serving.request_errors import RequestError
 from nmt_cli.serving.server_metrics import ServerMetrics
-from nmt_cli.serving.worker_model import EngineSettings, SearchTask, SentenceTask
+from nmt_cli.serving.worker_model import EngineSettings, SearchTask, Sentence, SentenceTask
 from nmt_cli.serving.worker_process import WorkerFailed, WorkerProcess
 from tests.serving.servers import MODEL_SETTINGS, save_model
 
 pytestmark = pytest.mark.anyio
-GREEDY = SearchTask(beam=1, nbest=1, length_penalty=0.6, max_extra_tokens=5, prefix="", alignments=False)
-Saying = Callable[[Sequence[str]], list[dict[str, Any]]]
+GREEDY = SearchTask(beam=1, nbest=1, length_penalty=0.6, max_extra_tokens=5, prefix="")
+Saying = Callable[[Sequence[Sentence]], list[dict[str, Any]]]
 
 
 class FakeWorker(WorkerProcess):
@@ -50,12 +50,14 @@ class FakeWorker(WorkerProcess):
         worker.digest, worker.min_wide_tokens = model_digest(model), 16
         return worker
 
-    async def ask(self, lines: Sequence[str], task: SentenceTask, *, timeout_seconds: float) -> list[dict[str, Any]]:
+    async def ask(
+        self, sentences: Sequence[Sentence], task: SentenceTask, *, timeout_seconds: float
+    ) -> list[dict[str, Any]]:
         if self.exit_code.done():
             raise WorkerFailed("a worker process was killed (SIGKILL)")
         if self.sayings:
-            return self.sayings.pop(0)(lines)
-        return [{"text": self.digest, "num_pieces": 1} for _ in lines]
+            return self.sayings.pop(0)(sentences)
+        return [{"text": self.digest, "num_pieces": 1} for _ in sentences]
 
     def kill(self) -> None:
         if not self.exit_code.done():
@@ -82,10 +84,10 @@ def may_answer(fake: type[FakeWorker], monkeypatch: pytest.MonkeyPatch) -> async
     """An event for which workers wait before they answer `the slow sea`."""
     ask, event = fake.ask, asyncio.Event()
 
-    async def wait(self: FakeWorker, lines: Sequence[str], task: SentenceTask, **options: Any) -> Any:
-        if lines == ["the slow sea"]:
+    async def wait(self: FakeWorker, sentences: Sequence[Sentence], task: SentenceTask, **options: Any) -> Any:
+        if sentences == [Sentence("the slow sea")]:
             await event.wait()
-        return await ask(self, lines, task, **options)
+        return await ask(self, sentences, task, **options)
 
     monkeypatch.setattr(fake, "ask", wait)
     return event
@@ -110,7 +112,7 @@ async def serving(directory: Path, *, workers: int = 1) -> AsyncIterator[ServedM
 
 def submit(model: ServedModel, text: str = "the sea") -> asyncio.Future[dict[str, Any]]:
     result: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-    model.queue.submit([QueuedSentence(text, 2, GREEDY, "one", result)])
+    model.queue.submit([QueuedSentence(Sentence(text), 2, GREEDY, "one", result)])
     return result
 
 
@@ -131,15 +133,15 @@ def only_worker(model: ServedModel) -> FakeWorker:
     return worker
 
 
-def answer_too_few(lines: Sequence[str]) -> list[dict[str, Any]]:
+def answer_too_few(sentences: Sequence[Sentence]) -> list[dict[str, Any]]:
     return []
 
 
-def lose_worker(lines: Sequence[str]) -> list[dict[str, Any]]:
+def lose_worker(sentences: Sequence[Sentence]) -> list[dict[str, Any]]:
     raise WorkerFailed("a worker process was killed (SIGKILL)")
 
 
-def answer_nonsense(lines: Sequence[str]) -> list[dict[str, Any]]:
+def answer_nonsense(sentences: Sequence[Sentence]) -> list[dict[str, Any]]:
     raise KeyError("answers")
 
 
@@ -164,11 +166,12 @@ async def test_a_sentence_that_fits_no_memory_is_refused_without_the_others_of_i
 ) -> None:
     batches: list[list[str]] = []
 
-    def answer_short_ones(lines: Sequence[str]) -> list[dict[str, Any]]:
-        batches.append(list(lines))
-        if "the long sea" in lines:
+    def answer_short_ones(sentences: Sequence[Sentence]) -> list[dict[str, Any]]:
+        texts = [sentence.text for sentence in sentences]
+        batches.append(texts)
+        if "the long sea" in texts:
             raise DeviceError("the memory of cpu does not hold a sentence", hint="give a shorter sentence")
-        return [{"text": line, "num_pieces": 1} for line in lines]
+        return [{"text": text, "num_pieces": 1} for text in texts]
 
     fake.sayings += [answer_short_ones] * 4
     async with serving(models["en-de"]) as model:
@@ -235,7 +238,7 @@ async def test_a_worker_dies_as_a_sentence_comes(
     async with serving(models["en-de"]) as model:
         await asyncio.sleep(0.01)
         result = asyncio.get_running_loop().create_future()
-        sentence = QueuedSentence("the sea", 2, GREEDY, "one", result)
+        sentence = QueuedSentence(Sentence("the sea"), 2, GREEDY, "one", result)
         acts: list[Callable[[], None]] = [lambda: model.queue.submit([sentence]), only_worker(model).kill]
         for act in acts if is_asked_first else acts[::-1]:
             act()

@@ -50,13 +50,15 @@ class MarkupRules:
     """Which elements are blocks, inline or kept; names are lower-case in HTML.
 
     If `blocks` is None, they are found by the structure: an element stands inside a line if there is text beside it, or
-    beside an element around it. `inline` names others that do. What is inside of `kept` elements is not translated.
+    beside an element around it. `inline` names others that do, and `splitting` names further blocks. What is inside of
+    `kept` elements is not translated.
     """
 
     language: Literal["html", "xml"]
     blocks: frozenset[str] | None
     inline: frozenset[str] = frozenset()
     kept: frozenset[str] = frozenset()
+    splitting: frozenset[str] = frozenset()
 
 
 HTML = MarkupRules("html", blocks=_HTML_BLOCKS, kept=_HTML_KEPT)
@@ -225,6 +227,8 @@ def _inline_by_structure(tokens: Sequence[_Token], pairs: dict[int, int]) -> dic
 def _is_block(token: _Token, index: int, pairs: dict[int, int], rules: MarkupRules, is_inline: dict[int, bool]) -> bool:
     if token.name in rules.inline:
         return False
+    if token.name in rules.splitting:
+        return True
     if rules.blocks is not None:
         return token.name in rules.blocks
     start = pairs.get(index, index) if token.kind == "close" else index

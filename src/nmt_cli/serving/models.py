@@ -14,6 +14,7 @@ from nmt_cli.artifacts.directory_kinds import check_is_model, kind_of
 from nmt_cli.artifacts.manifest import DAMAGED_HINT, model_digest, verify_files
 from nmt_cli.artifacts.model_directory import SavedModelConfig, load_saved_config, load_tokenizer
 from nmt_cli.artifacts.run import model_of_run
+from nmt_cli.documents.marked_text import MarkedText
 from nmt_cli.errors import ModelError, NmtError, UsageError
 from nmt_cli.languages import (
     IDENTIFIED_CHARACTERS,
@@ -104,16 +105,17 @@ class ServedModel:
         """Source pieces of a text, EOS not counted."""
         return len(self._tokenizer.encode_raw([text])[0])
 
-    def split(self, text: str, *, when: SplitSentences) -> tuple[SplitText, list[int]]:
-        """The text in sentences that are translated whole, and the source pieces of each.
+    def split(self, block: MarkedText, *, when: SplitSentences) -> tuple[SplitText, list[int]]:
+        """The text of a block in sentences that are translated whole, and the source pieces of each.
 
         `when` says which lines are split; `auto` leaves that to the model's own setting.
         """
         own = self.config.recipe.decoding.split_sentences if when == "auto" else when
         num_pieces = cache(self.num_pieces)
         split = split_text(
-            text,
+            block.text,
             self.pair[0],
+            kept=block.kept,
             fits=lambda part: num_pieces(part) <= self.max_pieces,
             # Counting the pieces of a whole text takes time.
             is_split=lambda line: is_split(
@@ -179,9 +181,9 @@ class ModelRoute:
         """False if the text is in the target's language already."""
         return self.source == self.model.pair[0]
 
-    def split(self, text: str, *, when: SplitSentences) -> tuple[SplitText, list[int]]:
-        """The text as its model splits it; a text that is not translated has no sentences."""
-        return self.model.split(text, when=when) if self.is_translated else (SplitText([], [text]), [])
+    def split(self, block: MarkedText, *, when: SplitSentences) -> tuple[SplitText, list[int]]:
+        """The text of a block as its model splits it; a text that is not translated has no sentences."""
+        return self.model.split(block, when=when) if self.is_translated else (SplitText([], [block.text]), [])
 
 
 class ModelRouter:

@@ -20,7 +20,7 @@ from typing import Any, assert_never
 
 from nmt_cli.serving.request_errors import RequestError, server_busy_error
 from nmt_cli.serving.server_metrics import ServerMetrics
-from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask, SearchTask, SentenceTask
+from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask, SearchTask, Sentence, SentenceTask
 
 # The weight of a new measurement in the mean rate, from which Retry-After is computed.
 _RATE_SMOOTHING = 0.2
@@ -33,9 +33,9 @@ _MIN_SHARED_BATCH = 16
 
 @dataclass(eq=False, slots=True)
 class QueuedSentence:
-    """A waiting sentence: its text, source tokens with EOS, task, client, and the future of its answer."""
+    """A waiting sentence: its source tokens with EOS, task, client, and the future of its answer."""
 
-    text: str
+    sentence: Sentence
     tokens: int
     task: SentenceTask
     client: str

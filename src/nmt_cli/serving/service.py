@@ -12,6 +12,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
+from nmt_cli.documents.marked_text import MarkedText
+from nmt_cli.documents.markup import MarkupRules
 from nmt_cli.errors import DataError
 from nmt_cli.recipe.schema import SplitSentences
 from nmt_cli.serving.keys import ApiKeys, KeyOwner
@@ -27,8 +29,9 @@ from nmt_cli.serving.request_errors import (
     too_many_error,
 )
 from nmt_cli.serving.server_metrics import ServerMetrics
-from nmt_cli.serving.translated_texts import TranslatedSentence, TranslatedText, join_sentences
-from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask, SearchTask, SentenceTask
+from nmt_cli.serving.translated_texts import SentText, SplitBlock, TranslatedText, join_sentences
+from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask, SearchTask, Sentence, SentenceTask
+from nmt_cli.tokenization.sentence_splitting import SplitText
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -106,6 +109,16 @@ class Service:
     keys: ApiKeys
     metrics: ServerMetrics
 
+    async def read_texts(self, texts: Sequence[str], rules: MarkupRules | None) -> list[SentText]:
+        """The texts of a request, with markup or, without rules, plain; RequestError as from `check_texts`.
+
+        Tags do not count as characters.
+        """
+        _check_unicode(texts)
+        sent_texts = await off_the_loop(texts, lambda: [SentText.read(text, rules) for text in texts])
+        self.check_texts([text.plain for text in sent_texts])
+        return sent_texts
+
     def check_texts(self, texts: Sequence[str]) -> None:
         """Raise RequestError if there are too many texts or characters, or a text is not valid Unicode."""
         lengths = [len(text) for text in texts]
@@ -116,12 +129,7 @@ class Service:
         ):
             if number > limit:
                 raise too_many_error(number, what, limit=limit)
-        try:
-            for text in texts:
-                text.encode()
-        except UnicodeEncodeError:
-            hint = "send whole characters: a lone surrogate is none"
-            raise invalid_request_error("the text holds half a character", hint=hint) from None
+        _check_unicode(texts)
 
     def search_task(self, model: ServedModel, options: SearchOptions) -> SearchTask:
         """The search that a request asks for; RequestError beyond the limits.
@@ -144,12 +152,11 @@ class Service:
             length_penalty=defaults.length_penalty if options.length_penalty is None else options.length_penalty,
             max_extra_tokens=max_extra_tokens,
             prefix=options.prefix.strip(),
-            alignments=options.alignments,
         )
 
     async def translate_each(
         self,
-        texts: Sequence[str],
+        texts: Sequence[SentText],
         options: SearchOptions,
         *,
         source: str | None,
@@ -158,9 +165,11 @@ class Service:
         caller: Caller,
     ) -> list[tuple[TranslatedText, ModelRoute]]:
         """The translation of each text by the model for its language, with how that model was found."""
-        self.check_texts(texts)
-        with owner.charged(requests=max(1, len(texts)), characters=sum(map(len, texts))):
-            routes = await off_the_loop(texts, lambda: [self.models.route(source, target, text=text) for text in texts])
+        plain_texts = [text.plain for text in texts]
+        with owner.charged(requests=max(1, len(texts)), characters=sum(map(len, plain_texts))):
+            routes = await off_the_loop(
+                plain_texts, lambda: [self.models.route(source, target, text=text) for text in plain_texts]
+            )
             translations = [text async for text in self.translate(texts, routes, options, caller=caller)]
         return list(zip(translations, routes, strict=True))
 
@@ -173,7 +182,7 @@ class Service:
         await self.models.reload()
 
     async def translate(
-        self, texts: Sequence[str], routes: Sequence[ModelRoute], options: SearchOptions, *, caller: Caller
+        self, texts: Sequence[SentText], routes: Sequence[ModelRoute], options: SearchOptions, *, caller: Caller
     ) -> AsyncIterator[TranslatedText]:
         """The translation of each text, as soon as it and all texts before it are done.
 
@@ -181,36 +190,40 @@ class Service:
         there is no room or time.
         """
         tasks = {model: self.search_task(model, options) for model in dict.fromkeys(route.model for route in routes)}
-        split_texts = await off_the_loop(
-            texts,
+        blocks_of_texts = await off_the_loop(
+            [text.sent for text in texts],
             lambda: [
-                route.split(text, when=options.split_sentences) for text, route in zip(texts, routes, strict=True)
+                [(block, *route.split(block, when=options.split_sentences)) for block in text.blocks]
+                for text, route in zip(texts, routes, strict=True)
             ],
         )
-        num_sentences = sum(len(split.sentences) for split, _ in split_texts)
+        num_sentences = sum(len(split.sentences) for blocks in blocks_of_texts for _, split, _ in blocks)
         if num_sentences > self.limits.sentences:
             raise too_many_error(num_sentences, "sentences", limit=self.limits.sentences)
         if any(task.prefix for task in tasks.values()) and num_sentences != 1:
             raise invalid_request_error("a prefix is of one sentence", hint="send a single sentence", where="prefix")
-        sentences_of_texts = [
-            [
-                _queued_sentence(sentence, num_pieces, tasks[route.model], caller)
-                for sentence, num_pieces in zip(split.sentences, pieces_of_sentences, strict=True)
-            ]
-            for (split, pieces_of_sentences), route in zip(split_texts, routes, strict=True)
+        queued_texts = [
+            _QueuedText(
+                text,
+                route,
+                [SplitBlock(block, split) for block, split, _ in blocks],
+                [
+                    _queued_sentences(block, split, num_pieces, tasks[route.model], options, caller)
+                    for block, split, num_pieces in blocks
+                ],
+            )
+            for text, route, blocks in zip(texts, routes, blocks_of_texts, strict=True)
         ]
-        all_sentences = list(chain.from_iterable(sentences_of_texts))
         deadline = asyncio.get_running_loop().time() + self.limits.timeout_seconds
         try:
             for model in tasks:
-                of_model = [s for s, r in zip(sentences_of_texts, routes, strict=True) if r.model is model]
+                of_model = [text.all_sentences for text in queued_texts if text.route.model is model]
                 self._submit(list(chain.from_iterable(of_model)), model)
-            for (split, _), sentences, route in zip(split_texts, sentences_of_texts, routes, strict=True):
-                await self._wait(sentences, caller=caller, deadline=deadline)
-                translated = [_translated_sentence(sentence, options) for sentence in sentences]
-                yield join_sentences(split, translated, route.model.config.languages)
+            for text in queued_texts:
+                await self._wait(text.all_sentences, caller=caller, deadline=deadline)
+                yield await text.joined(alignments=options.alignments)
         finally:
-            _abandon(all_sentences)
+            _abandon([sentence for text in queued_texts for sentence in text.all_sentences])
 
     async def ask_about_words(
         self, source: str, task: AttentionTask | NextWordsTask, model: ServedModel, *, caller: Caller
@@ -222,7 +235,7 @@ class Service:
         for name, num_pieces in zip(("text", field), pieces_of_texts, strict=True):
             if num_pieces > model.max_pieces:
                 raise too_large_error(f"the {name} is too long to look into", hint="send a single sentence", where=name)
-        sentence = _queued_sentence(texts[0], pieces_of_texts[0], task, caller)
+        sentence = _queued_sentence(Sentence(texts[0]), pieces_of_texts[0], task, caller)
         deadline = asyncio.get_running_loop().time() + self.limits.timeout_seconds
         try:
             self._submit([sentence], model)
@@ -263,6 +276,15 @@ class Service:
             raise server_busy_error("the translation took too long", retry_after_seconds=seconds, code=TIMEOUT)
 
 
+def _check_unicode(texts: Sequence[str]) -> None:
+    try:
+        for text in texts:
+            text.encode()
+    except UnicodeEncodeError:
+        hint = "send whole characters: a lone surrogate is none"
+        raise invalid_request_error("the text holds half a character", hint=hint) from None
+
+
 async def off_the_loop(texts: Sequence[str], work: Callable[[], T]) -> T:
     """The result of some work on texts: in a thread if they are long, because other requests must not wait for it.
 
@@ -272,14 +294,50 @@ async def off_the_loop(texts: Sequence[str], work: Callable[[], T]) -> T:
     return work() if is_short else await asyncio.to_thread(work)
 
 
-def _queued_sentence(text: str, num_pieces: int, task: SentenceTask, caller: Caller) -> QueuedSentence:
-    return QueuedSentence(text, num_pieces + 1, task, caller.name, asyncio.get_running_loop().create_future())
+@dataclass(frozen=True, slots=True)
+class _QueuedText:
+    """A text whose sentences are in the queue, in the lists of its blocks."""
+
+    text: SentText
+    route: ModelRoute
+    blocks: Sequence[SplitBlock]
+    sentences: Sequence[Sequence[QueuedSentence]]
+
+    @property
+    def all_sentences(self) -> list[QueuedSentence]:
+        return list(chain.from_iterable(self.sentences))
+
+    async def joined(self, *, alignments: bool) -> TranslatedText:
+        """The translation, once the sentences are done."""
+        answers = [[sentence.result.result() for sentence in of_block] for of_block in self.sentences]
+        languages = self.route.model.config.languages
+        # To put marks into a long text takes time.
+        marked = [block.block.text for block in self.blocks if block.block.marks]
+        return await off_the_loop(
+            marked, lambda: join_sentences(self.text, self.blocks, answers, languages, alignments=alignments)
+        )
 
 
-def _translated_sentence(sentence: QueuedSentence, options: SearchOptions) -> TranslatedSentence:
-    answer = sentence.result.result()
-    alignment = answer["alignment"] if options.alignments else None
-    return TranslatedSentence.model_validate({**answer, "source": sentence.text, "alignment": alignment})
+def _queued_sentences(
+    block: MarkedText,
+    split: SplitText,
+    num_pieces: Sequence[int],
+    task: SearchTask,
+    options: SearchOptions,
+    caller: Caller,
+) -> list[QueuedSentence]:
+    is_aligned = options.alignments or bool(block.marks)
+    sentences = [
+        Sentence(text, tuple(kept), is_aligned)
+        for text, kept in zip(split.sentences, split.ranges_by_sentence(block.kept), strict=True)
+    ]
+    return [
+        _queued_sentence(sentence, number, task, caller) for sentence, number in zip(sentences, num_pieces, strict=True)
+    ]
+
+
+def _queued_sentence(sentence: Sentence, num_pieces: int, task: SentenceTask, caller: Caller) -> QueuedSentence:
+    return QueuedSentence(sentence, num_pieces + 1, task, caller.name, asyncio.get_running_loop().create_future())
 
 
 def _abandon(sentences: Sequence[QueuedSentence]) -> None:

@@ -1,15 +1,21 @@
-"""Texts: cut into sentences for the queue, and put together again from the translations of their sentences."""
+"""Texts: cut into blocks and sentences for the queue, and put together again from the answers for their sentences."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from itertools import zip_longest
+from typing import Annotated, Any
 
 from pydantic import BaseModel, PlainSerializer
 
+from nmt_cli.documents.kept_text import Range
+from nmt_cli.documents.marked_text import MarkedText
+from nmt_cli.documents.markup import MarkupRules, parse_markup
 from nmt_cli.recipe.schema import LanguagePair
+from nmt_cli.tokenization.pieces import Link
 from nmt_cli.tokenization.sentence_splitting import SplitText, split_line
 from nmt_cli.tokenization.tokenizer import is_blank
 
@@ -19,18 +25,89 @@ _LINE_BREAK = r"\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]"
 _BREAK = re.compile(rf"({_LINE_BREAK}|{_TAG})")
 
 
-def split_text(text: str, language: str, *, fits: Callable[[str], bool], is_split: Callable[[str], bool]) -> SplitText:
+@dataclass(frozen=True, slots=True)
+class SentText:
+    """A text as a client sent it: its blocks to translate, and how the answer is made of their translations."""
+
+    sent: str
+    blocks: Sequence[MarkedText]
+    render: Callable[[Sequence[MarkedText]], str]
+
+    @classmethod
+    def read(cls, sent: str, rules: MarkupRules | None) -> SentText:
+        """The text in a markup language, or plain without rules."""
+        if rules is None:
+            return cls(sent, [MarkedText(sent)], lambda blocks: blocks[0].text)
+        document = parse_markup(sent, rules)
+        return cls(sent, document.blocks, document.render)
+
+    @property
+    def plain(self) -> str:
+        """What is translated, without tags."""
+        return "\n".join(block.text for block in self.blocks)
+
+
+def split_text(
+    text: str,
+    language: str,
+    *,
+    fits: Callable[[str], bool],
+    is_split: Callable[[str], bool],
+    kept: Sequence[Range] = (),
+) -> SplitText:
     """The text cut at its line breaks and tags, and after the sentences of a line that is to be split.
 
-    Parts that do not fit are cut further.
+    Parts that do not fit are cut further. In kept ranges nothing ends a sentence.
     """
     segments: list[str] = []
-    for part in _BREAK.split(text):
+    for part in _BREAK.split(_as_words(text, kept)):
         is_gap = _BREAK.fullmatch(part)
         segments += (
             [part] if is_gap else split_line(part, language, by_sentence=is_split(part), is_short=fits, fits=fits)
         )
-    return SplitText.of(segments, is_gap=lambda segment: is_blank(segment) or bool(_BREAK.fullmatch(segment)))
+    split = SplitText.of(segments, is_gap=lambda segment: is_blank(segment) or bool(_BREAK.fullmatch(segment)))
+    return _cut_alike(text, split) if kept else split
+
+
+def _as_words(text: str, ranges: Sequence[Range]) -> str:
+    """The text with a word in place of each range, of the same length."""
+    parts, position = [], 0
+    for start, end in ranges:
+        parts += [text[position:start], re.sub(r"[\W_]", "x", text[start:end])]
+        position = end
+    return "".join([*parts, text[position:]])
+
+
+def _cut_alike(text: str, split: SplitText) -> SplitText:
+    """The text cut at the same places as a text of the same length."""
+    sentences, gaps, position = [], [], 0
+    for gap, sentence in zip_longest(split.gaps, split.sentences, fillvalue=""):
+        start = position + len(gap)
+        gaps.append(text[position:start])
+        position = start + len(sentence)
+        sentences.append(text[start:position])
+    return SplitText(sentences[:-1], gaps)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitBlock:
+    """A block of a text, and its sentences; a block that is not translated has none."""
+
+    block: MarkedText
+    split: SplitText
+
+    def translated(self, answers: Sequence[Mapping[str, Any]], languages: LanguagePair) -> MarkedText:
+        """The block made of a worker's answer for each sentence, with its marks on the words that translate theirs."""
+        if not answers:
+            return self.block
+        gaps = self.split.target_gaps([answer["text"] for answer in answers], languages, keeps_breaks=True)
+        source_length, text = len(gaps[0]), gaps[0]
+        links: list[Link] = []
+        for index, answer in enumerate(answers):
+            links += [link.shifted(source_length, len(text)) for link in answer["links"]]
+            source_length += len(self.split.sentences[index]) + len(self.split.gaps[index + 1])
+            text += answer["text"] + gaps[index + 1]
+        return self.block.translated(text, links)
 
 
 Rounded = Annotated[float, PlainSerializer(partial(round, ndigits=6), return_type=float)]
@@ -59,22 +136,49 @@ class TranslatedText(Candidate):
     sentences: list[TranslatedSentence]
 
 
-def join_sentences(split: SplitText, sentences: list[TranslatedSentence], languages: LanguagePair) -> TranslatedText:
-    """The text made of the translations of its sentences: of the best of each, of the second best of each, and so on.
+def join_sentences(
+    text: SentText,
+    blocks: Sequence[SplitBlock],
+    answers: Sequence[Sequence[Mapping[str, Any]]],
+    languages: LanguagePair,
+    *,
+    alignments: bool,
+) -> TranslatedText:
+    """The text made of a worker's answers for the sentences of its blocks: of the best of each, the second best, ...
 
     The last translation of a sentence stands for all that are missing.
     """
-    of_sentences = [[sentence, *sentence.alternatives] for sentence in sentences]
-    ranks = [
-        [candidates[min(rank, len(candidates) - 1)] for candidates in of_sentences]
-        for rank in range(max(map(len, of_sentences), default=1))
-    ]
+    ranked = [[[answer, *answer["alternatives"]] for answer in of_block] for of_block in answers]
     best, *alternatives = [
-        Candidate(
-            text=split.join([candidate.text for candidate in rank], languages),
-            score=sum(candidate.score for candidate in rank),
-            log_prob=sum(candidate.log_prob for candidate in rank),
+        _candidate(
+            text,
+            blocks,
+            [[candidates[min(rank, len(candidates) - 1)] for candidates in of_block] for of_block in ranked],
+            languages,
         )
-        for rank in ranks
+        for rank in range(max((len(candidates) for of_block in ranked for candidates in of_block), default=1))
+    ]
+    sentences = [
+        TranslatedSentence.model_validate(
+            {**answer, "source": source, "alignment": answer["alignment"] if alignments else None}
+        )
+        for block, of_block in zip(blocks, answers, strict=True)
+        for source, answer in zip(block.split.sentences, of_block, strict=True)
     ]
     return TranslatedText(**dict(best), alternatives=alternatives, sentences=sentences)
+
+
+def _candidate(
+    text: SentText,
+    blocks: Sequence[SplitBlock],
+    answers: Sequence[Sequence[Mapping[str, Any]]],
+    languages: LanguagePair,
+) -> Candidate:
+    """The text made of one translation of each sentence."""
+    translated = [block.translated(of_block, languages) for block, of_block in zip(blocks, answers, strict=True)]
+    sentences = [answer for of_block in answers for answer in of_block]
+    return Candidate(
+        text=text.render(translated),
+        score=sum(answer["score"] for answer in sentences),
+        log_prob=sum(answer["log_prob"] for answer in sentences),
+    )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from nmt_cli import console
 from nmt_cli.artifacts.manifest import holds_model, model_digest
+from nmt_cli.documents.kept_text import Range
 from nmt_cli.errors import DataError, DeviceError, ModelError, UsageError
 from nmt_cli.memory import collect_garbage_rarely
 from nmt_cli.serving.log import configure_server_log
@@ -42,10 +43,22 @@ class EngineSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchTask:
-    """The search of one sentence; sentences with the same search can be searched together.
+class Sentence:
+    """A sentence for a worker, with the ranges of its characters that stay as they are.
 
-    The translation begins with `prefix`, and with `alignments` it says which source word each of its words is from.
+    With `is_aligned`, its translation says which source words and characters its own are from.
+    """
+
+    text: str
+    kept: tuple[Range, ...] = ()
+    is_aligned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SearchTask:
+    """The search of one sentence, whose translation begins with `prefix`.
+
+    Sentences with the same search can be searched together.
     """
 
     beam: int
@@ -53,7 +66,6 @@ class SearchTask:
     length_penalty: float
     max_extra_tokens: int
     prefix: str
-    alignments: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +133,16 @@ class WorkerModel:
         """The digest of the model and its `min_wide_tokens`."""
         return self.digest, self.min_wide_tokens
 
-    def answer(self, lines: Sequence[str], task: SentenceTask) -> list[dict[str, Any]]:
-        """One answer for each line; no error names an option of nmt decode."""
+    def answer(self, sentences: Sequence[Sentence], task: SentenceTask) -> list[dict[str, Any]]:
+        """One answer for each sentence; no error names an option of nmt decode."""
         try:
             match task:
                 case SearchTask():
-                    return self._search(lines, task)
+                    return self._search(sentences, task)
                 case AttentionTask():
-                    return [self._find_attention(line, task.target) for line in lines]
+                    return [self._find_attention(sentence.text, task.target) for sentence in sentences]
                 case NextWordsTask():
-                    return [self._find_next_words(line, task) for line in lines]
+                    return [self._find_next_words(sentence.text, task) for sentence in sentences]
                 case other:
                     assert_never(other)
         except DeviceError as error:
@@ -138,24 +150,26 @@ class WorkerModel:
         except UsageError as error:
             raise UsageError(error.message, hint="leave out how to search: the model's own settings do") from None
 
-    def _search(self, lines: Sequence[str], task: SearchTask) -> list[dict[str, Any]]:
+    def _search(self, sentences: Sequence[Sentence], task: SearchTask) -> list[dict[str, Any]]:
         """The translations as dicts."""
         # The server formed the batch, so the limit of tokens must not divide it. A character has at most four bytes,
         # each a piece at most.
-        max_pieces = max(map(len, lines), default=0) * 4 + 8
+        max_pieces = max((len(sentence.text) for sentence in sentences), default=0) * 4 + 8
         self._check_fits_model("prefix", task.prefix, self._engine.target)
         translations = self._translator.translate(
-            lines,
+            [sentence.text for sentence in sentences],
             samples=0,
             beam=task.beam,
             nbest=task.nbest,
             length_penalty=task.length_penalty,
             max_extra_tokens=task.max_extra_tokens,
-            prefixes=[task.prefix] * len(lines) if task.prefix else None,
-            alignments=task.alignments,
+            prefixes=[task.prefix] * len(sentences) if task.prefix else None,
+            alignments=any(sentence.is_aligned for sentence in sentences),
+            kept=[sentence.kept for sentence in sentences],
             split_sentences="never",  # the server did it
             copy_symbols=True,
-            batch_tokens=max_pieces * len(lines) * task.beam + 1,
+            stop_loops=True,
+            batch_tokens=max_pieces * len(sentences) * task.beam + 1,
         )
         return [asdict(translation) for translation in translations]
 

@@ -186,9 +186,10 @@ class _PoolSlot:
     async def _answer_batch(self, batch: Sequence[QueuedSentence], worker: WorkerProcess) -> None:
         loop, metrics, name = asyncio.get_running_loop(), self._metrics, self._queue.name
         started = loop.time()
-        texts = [sentence.text for sentence in batch]
+        sentences = [queued.sentence for queued in batch]
+        timeout = self._pool._settings.batch_timeout_seconds
         try:
-            answers = await worker.ask(texts, batch[0].task, timeout_seconds=self._pool._settings.batch_timeout_seconds)
+            answers = await worker.ask(sentences, batch[0].task, timeout_seconds=timeout)
         except NmtError as error:
             if isinstance(error, DeviceError) and len(batch) > 1:
                 self._queue.give_back(batch)  # perhaps one sentence alone needs too much memory: each goes alone now

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nmt_cli.processes import Worker, WorkerLost
-from nmt_cli.serving.worker_model import EngineSettings, ModelJob, SentenceTask, WorkerModel
+from nmt_cli.serving.worker_model import EngineSettings, ModelJob, Sentence, SentenceTask, WorkerModel
 
 R = TypeVar("R")
 logger = logging.getLogger(__name__)
@@ -62,9 +62,11 @@ class WorkerProcess:
             raise
         return worker
 
-    async def ask(self, lines: Sequence[str], task: SentenceTask, *, timeout_seconds: float) -> list[dict[str, Any]]:
+    async def ask(
+        self, sentences: Sequence[Sentence], task: SentenceTask, *, timeout_seconds: float
+    ) -> list[dict[str, Any]]:
         """The answers to some sentences; WorkerFailed if no answer comes, NmtError if the worker reports an error."""
-        question = partial(WorkerModel.answer, lines=list(lines), task=task)
+        question = partial(WorkerModel.answer, sentences=list(sentences), task=task)
         return await self._ask_model(question, timeout_seconds=timeout_seconds)
 
     def kill(self) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from nmt_cli.documents.markup import MarkupRules
 from nmt_cli.languages import language_name
 from nmt_cli.serving.api.endpoints import Call, FormRoute, KeyedCall, json_response
-from nmt_cli.serving.api.requests import read_text, watch_caller
+from nmt_cli.serving.api.requests import markup_rules, watch_caller
 from nmt_cli.serving.request_errors import BUSY, REFUSED, RequestError, invalid_request_error
-from nmt_cli.serving.service import SearchOptions, off_the_loop
+from nmt_cli.serving.service import SearchOptions
 
 # There is no quota, but the clients want a number.
 _NO_LIMIT = 1_000_000_000_000
@@ -32,6 +34,17 @@ _EMPTY_LISTS = {
     "/v3/style_rules": "style_rules",
     "/v3/translation_memories": "translation_memories",
 }
+
+
+def _read_tags(value: Any) -> Any:
+    """A list of names; in a form, they stand in a text with commas."""
+    texts = [value] if isinstance(value, str) else value
+    if not (isinstance(texts, list) and all(isinstance(text, str) for text in texts)):
+        return value
+    return [name.strip() for text in texts for name in text.split(",") if name.strip()]
+
+
+_Tags = Annotated[list[str], BeforeValidator(_read_tags)]
 
 
 class DeepLTranslateRequest(BaseModel):
@@ -56,8 +69,28 @@ class DeepLTranslateRequest(BaseModel):
     model_type: Annotated[str | None, Field(description="has no effect, since there is one model")] = None
     tag_handling: Annotated[
         Literal["html", "xml", ""] | None,
-        WithJsonSchema({"enum": ["html", "xml"], "type": "string", "description": "html takes the tags of blocks"}),
+        WithJsonSchema({"enum": ["html", "xml"], "type": "string", "description": "tags stay on their words"}),
     ] = None
+    ignore_tags: Annotated[_Tags, Field(description="elements whose text stays as it is")] = []
+    splitting_tags: Annotated[_Tags, Field(description="elements that are texts of their own")] = []
+    non_splitting_tags: Annotated[_Tags, Field(description="elements that stand inside of a sentence")] = []
+    outline_detection: Annotated[
+        bool, Field(description="false: only splitting_tags divide a text in xml, not its structure")
+    ] = True
+
+    @property
+    def markup_rules(self) -> MarkupRules | None:
+        """How the tags of the texts are read; None for plain text."""
+        rules = markup_rules(self.tag_handling)
+        if rules is None:
+            return None
+        if self.tag_handling == "xml" and not self.outline_detection:
+            rules = replace(rules, blocks=frozenset())
+        ignored, splitting, inline = (
+            frozenset(map(str.lower, tags) if self.tag_handling == "html" else tags)
+            for tags in (self.ignore_tags, self.splitting_tags, self.non_splitting_tags)
+        )
+        return replace(rules, kept=rules.kept | ignored, splitting=splitting, inline=inline)
 
     @field_validator("text", mode="before")
     @classmethod
@@ -149,12 +182,10 @@ async def translate(fields: DeepLTranslateRequest, call: _Keyed) -> Response:
     The fields may also be sent as a form, or in the query string.
     """
     check_supported(fields)
-    sent = await off_the_loop(
-        fields.text, lambda: [read_text(text, fields.tag_handling, field="tag_handling") for text in fields.text]
-    )
+    sent_texts = await call.service.read_texts(fields.text, fields.markup_rules)
     with watch_caller(call.request) as caller:
         routed_translations = await call.service.translate_each(
-            [text.plain for text in sent],
+            sent_texts,
             SearchOptions(split_sentences="never" if fields.split_sentences == "0" else "always"),
             source=fields.source_lang,
             target=fields.target_lang,
@@ -168,11 +199,11 @@ async def translate(fields: DeepLTranslateRequest, call: _Keyed) -> Response:
     translations = [
         {
             "detected_source_language": route.source.upper(),
-            "text": text.restore(translated.text),
+            "text": translated.text,
             "billed_characters": len(text.plain),
             **model_type,
         }
-        for text, (translated, route) in zip(sent, routed_translations, strict=True)
+        for text, (translated, route) in zip(sent_texts, routed_translations, strict=True)
     ]
     return json_response({"translations": translations})
 

@@ -14,12 +14,12 @@ from pydantic import BaseModel, Field, WithJsonSchema
 
 from nmt_cli.languages import DetectedLanguage, language_name
 from nmt_cli.serving.api.endpoints import Call, FormRoute, KeyedCall, Language, json_response, open_call
-from nmt_cli.serving.api.requests import read_text, watch_caller
+from nmt_cli.serving.api.requests import markup_rules, watch_caller
 from nmt_cli.serving.request_errors import BUSY, REFUSED, RequestError, invalid_request_error, shorten
 from nmt_cli.serving.service import SearchOptions, off_the_loop
 
 # Without "", which clients send for text: generators of clients would make a name of it.
-_FORMAT = {"enum": ["text", "html"], "type": "string", "description": "html takes entities and the tags of blocks"}
+_FORMAT = {"enum": ["text", "html"], "type": "string", "description": "html: tags stay on their words"}
 
 
 class LibreTranslateRequest(BaseModel):
@@ -117,26 +117,24 @@ async def translate(fields: LibreTranslateRequest, call: _Keyed) -> Response:
         message = f"{shorten(str(fields.alternatives))} alternatives are too many"
         raise invalid_request_error(message, hint=f"ask for at most {limit}", where="alternatives")
     texts = [fields.q] if isinstance(fields.q, str) else fields.q
-    sent = await off_the_loop(texts, lambda: [read_text(text, fields.format, field="format") for text in texts])
+    sent_texts = await call.service.read_texts(texts, markup_rules(fields.format))
     with watch_caller(call.request) as caller:
         routed_translations = await call.service.translate_each(
-            [text.plain for text in sent],
+            sent_texts,
             SearchOptions(nbest=1 + fields.alternatives),
             source=fields.source,
             target=fields.target,
             owner=call.owner,
             caller=caller,
         )
-    restored = [
-        [text.restore(candidate.text) for candidate in (translated, *translated.alternatives)]
-        for text, (translated, _) in zip(sent, routed_translations, strict=True)
-    ]
-    answer: dict[str, list[Any]] = {"translatedText": [candidates[0] for candidates in restored]}
+    answer: dict[str, list[Any]] = {"translatedText": [translated.text for translated, _ in routed_translations]}
     detected = [_detected_language(route.detected) for _, route in routed_translations if route.detected]
     if detected:
         answer["detectedLanguage"] = detected
     if fields.alternatives:
-        answer["alternatives"] = [candidates[1:] for candidates in restored]
+        answer["alternatives"] = [
+            [candidate.text for candidate in translated.alternatives] for translated, _ in routed_translations
+        ]
     is_list = isinstance(fields.q, list)
     return json_response(answer if is_list else {name: values[0] for name, values in answer.items()})
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import html
 import json
-import re
 import zlib
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from io import BytesIO
-from itertools import chain
 from typing import Any, NoReturn
 from urllib.parse import parse_qs
 
@@ -21,6 +17,7 @@ from fastapi.datastructures import Headers
 from pydantic import ValidationError
 from starlette.formparsers import MultiPartException, MultiPartParser
 
+from nmt_cli.documents.markup import MARKUP, MarkupRules
 from nmt_cli.serving.request_errors import (
     ClientGone,
     RequestError,
@@ -41,11 +38,6 @@ def _reject_constant(name: str) -> NoReturn:
 
 # JSON has no NaN and no Infinity, which Python's decoder would read.
 _STRICT_JSON = json.JSONDecoder(parse_constant=_reject_constant)
-# Tags between which whole sentences stand. A block that asks for no translation is not among them.
-_BLOCKS = "p|br|div|h[1-6]|ul|ol|li|blockquote"
-_BLOCK_TAG = re.compile(rf"(</?(?:{_BLOCKS})(?=[\s/>])(?![^<>]*translate)[^<>]*>(?:\s+(?=<|\Z))?)", re.IGNORECASE)
-_TAG = re.compile(r"<[A-Za-z/!?][^<>]*>")
-_HTML_SPACE = re.compile(r"[ \t\r\n\f]+")
 _HEADER_HINT = "send it with -H 'Content-Type: application/json'"
 _JSON_HINT = "send UTF-8 JSON with Content-Type: application/json"
 
@@ -108,39 +100,9 @@ def wrong_field_error(error: ValidationError) -> RequestError:
     return invalid_request_error(f"Invalid request: {reason}", hint=hint, where=name)
 
 
-@dataclass(frozen=True, slots=True)
-class SentText:
-    """A text as a client sent it, as plain text for the model; `block_tags` is None if it was sent as plain text.
-
-    In HTML, the tags of blocks are line breaks of the plain text, and all other white space is a space.
-    """
-
-    plain: str
-    block_tags: Sequence[str] | None
-
-    def restore(self, translation: str) -> str:
-        """The translation of the plain text, in the client's format."""
-        if self.block_tags is None:
-            return translation
-        parts = html.escape(translation, quote=False).split("\n", len(self.block_tags))
-        return "".join(chain.from_iterable(zip(parts, [*self.block_tags, ""], strict=True)))
-
-
-def read_text(text: str, text_format: str | None, *, field: str) -> SentText:
-    """A text of the format text, html or xml, which `field` names; RequestError if a tag stands in a sentence."""
-    if text_format not in ("html", "xml"):
-        return SentText(text, None)
-    parts = _BLOCK_TAG.split(text) if text_format == "html" else [text]
-    runs, block_tags = parts[::2], parts[1::2]
-    for run in runs:
-        if tag := _TAG.search(run):
-            message = f"the tag {shorten(tag[0])} is not supported in {text_format}"
-            hint = f"take such tags out; or leave {field} out: tags then stay, and split the sentence"
-            raise invalid_request_error(message, hint=hint, where=field)
-    runs = [html.unescape(run) for run in runs]
-    if text_format == "html":
-        runs = [_HTML_SPACE.sub(" ", run) for run in runs]
-    return SentText("\n".join(runs), block_tags)
+def markup_rules(language: str | None) -> MarkupRules | None:
+    """The rules of html or xml; None for plain text."""
+    return MARKUP.get(language or "")
 
 
 @contextmanager

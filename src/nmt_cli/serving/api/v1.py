@@ -13,11 +13,11 @@ from pydantic_core import to_json
 
 from nmt_cli.languages import DetectedLanguage
 from nmt_cli.serving.api.endpoints import Call, JsonRoute, KeyedCall, Language, NotBlank, json_response, open_call
-from nmt_cli.serving.api.requests import watch_caller
+from nmt_cli.serving.api.requests import markup_rules, watch_caller
 from nmt_cli.serving.models import ModelRoute, ServedModel
 from nmt_cli.serving.request_errors import BUSY, REFUSED, ClientGone, RequestError
 from nmt_cli.serving.service import SearchOptions, Service, off_the_loop
-from nmt_cli.serving.translated_texts import Candidate, TranslatedText
+from nmt_cli.serving.translated_texts import Candidate, SentText, TranslatedText
 from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask
 
 _NDJSON = "application/x-ndjson"
@@ -36,6 +36,9 @@ class TranslateRequest(SearchOptions, _ModelChoice):
     """Texts to translate with one model; settings that are left out are the model's own."""
 
     text: str | list[str]
+    format: Annotated[
+        Literal["text", "html", "xml"], Field(description="html, xml: tags stay on their words; else plain text")
+    ] = "text"
     stream: Annotated[bool, Field(strict=True, description="a line of JSON for each text as soon as it is done")] = (
         False
     )
@@ -149,18 +152,17 @@ _Keyed = Annotated[Call, Depends(KeyedCall(missing_status=401))]
 @router.post("/v1/translate", response_model=TranslateAnswer, responses={200: {"content": {_NDJSON: {}}}})
 async def translate(fields: TranslateRequest, call: _Keyed) -> Response:
     """Texts in one language, translated by one model, at once or as a stream of lines."""
-    texts = [fields.text] if isinstance(fields.text, str) else fields.text
-    call.service.check_texts(texts)
     call.service.check_texts([fields.prefix])
-    with call.owner.charged(requests=max(1, len(texts)), characters=sum(map(len, texts))):
+    sent = [fields.text] if isinstance(fields.text, str) else fields.text
+    texts = await call.service.read_texts(sent, markup_rules(fields.format))
+    with call.owner.charged(requests=max(1, len(texts)), characters=sum(len(text.plain) for text in texts)):
         return await _translate(fields, call, texts)
 
 
-async def _translate(fields: TranslateRequest, call: Call, texts: list[str]) -> Response:
+async def _translate(fields: TranslateRequest, call: Call, texts: list[SentText]) -> Response:
     service = call.service
-    route = await off_the_loop(
-        texts, partial(service.models.route, fields.source, fields.target, text="\n".join(texts))
-    )
+    text = "\n".join(text.plain for text in texts)
+    route = await off_the_loop([text], partial(service.models.route, fields.source, fields.target, text=text))
     routes = [route] * len(texts)
     if fields.stream:
         lines = _stream_lines(fields, call, texts, routes)
@@ -243,7 +245,7 @@ async def _model_for_sentence(fields: NextWordsRequest | AttentionRequest, servi
 
 
 async def _stream_lines(
-    fields: TranslateRequest, call: Call, texts: list[str], routes: list[ModelRoute]
+    fields: TranslateRequest, call: Call, texts: list[SentText], routes: list[ModelRoute]
 ) -> AsyncIterator[bytes]:
     """A line of JSON for each text, in order; if an error ends the stream, the last line is the error."""
     is_begun = False
