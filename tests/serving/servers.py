@@ -51,7 +51,7 @@ def save_model(
     """A random model directory that translates at most 59 pieces at once; it writes letters and spaces, no bytes."""
     recipe = tiny_recipe(
         model={"output_bias": True, "tying": "none"},
-        decoding={"beam": 2, "max_extra_tokens": 5, "batch_tokens": 400, **(decoding or {})},
+        decoding={"beam": 2, "max_extra_tokens": 5, "batch_tokens": 400, "stop_loops": True, **(decoding or {})},
     )
     model = _literate(tiny_model(recipe, seed=seed), Tokenizer.load(write_spm(path.parent / "shared.spm")))
     languages = f"{source}-{target}"
