@@ -27,7 +27,7 @@ from nmt_cli.artifacts.run import model_of_latest_run
 from nmt_cli.errors import ModelError
 from nmt_cli.model.packing import pack
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.training.weights import MasterWeights
+from nmt_cli.training.master_weights import MasterWeights
 from tests.artifacts.builders import (
     save_tiny,
     spm_bytes,

@@ -16,8 +16,8 @@ from torch import Tensor
 from nmt_cli.devices import Precision
 from nmt_cli.errors import NmtError
 from nmt_cli.model.transformer import Transformer
+from nmt_cli.training.master_weights import MasterWeights
 from nmt_cli.training.ranks.ranks import Ranks, join_ranks
-from nmt_cli.training.weights import MasterWeights
 from tests.reference.models import logits_of, random_model, random_pairs, tiny_config
 
 VOCAB = 21

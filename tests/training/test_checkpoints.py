@@ -28,10 +28,10 @@ from nmt_cli.recipe.schema import ModelConfig
 from nmt_cli.recipe.training import AdamConfig
 from nmt_cli.training import checkpointer as module
 from nmt_cli.training.checkpointer import CheckpointFolder, tensors_of
+from nmt_cli.training.master_weights import MasterWeights
 from nmt_cli.training.optimizers_and_schedules import Optimizer
 from nmt_cli.training.state import TrainingState
 from nmt_cli.training.validation import Validation
-from nmt_cli.training.weights import MasterWeights
 from tests.training.tiny import checkpoint, checkpoints, stopped_after, train
 
 NINE = ("training.updates=9", "training.checkpoint_every=3", "training.log_every=1")

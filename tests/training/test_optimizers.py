@@ -21,8 +21,8 @@ from nmt_cli.recipe.training import (
     OptimizerConfig,
     WsdConfig,
 )
+from nmt_cli.training.master_weights import MasterWeights
 from nmt_cli.training.optimizers_and_schedules import Optimizer, scheduled_rate
-from nmt_cli.training.weights import MasterWeights
 
 Config = AdamConfig | AdamWConfig
 CONFIGS: list[Config] = [

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nmt_cli.devices import Precision
-from nmt_cli.training.weights import MasterWeights
+from nmt_cli.training.master_weights import MasterWeights
 from tests.training.summing_ranks import MICRO, backward, small_model
 from tests.training.two_ranks import run_module
 

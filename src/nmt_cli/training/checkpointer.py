@@ -27,13 +27,13 @@ from nmt_cli.artifacts.weights import read_tensors, write_tensors
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import ModelError
 from nmt_cli.training.initial_weights import build_model, read_initial_weights
+from nmt_cli.training.master_weights import MasterWeights
 from nmt_cli.training.optimizers_and_schedules import Optimizer
 from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.reporting.reporter import Reporter
 from nmt_cli.training.runs import recipe_fingerprint
 from nmt_cli.training.state import OF_ONE_UPDATE, LossCourse, TrainingState
 from nmt_cli.training.update import Updater
-from nmt_cli.training.weights import MasterWeights
 
 TensorsByFile = Mapping[str, Mapping[str, Tensor]]
 """Tensors by the name of their file, and then by their own name."""

@@ -19,7 +19,7 @@ from nmt_cli.recipe.training import (
     ScheduleConfig,
     WsdConfig,
 )
-from nmt_cli.training.weights import MasterWeights
+from nmt_cli.training.master_weights import MasterWeights
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")  # torch's names for the running means of gradients and of their squares
 

@@ -20,11 +20,11 @@ from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.consistency import Consistency
+from nmt_cli.training.master_weights import MasterWeights
 from nmt_cli.training.objective import CompiledObjective, Objective, compiling, plain_loss, reason_not_to_compile
 from nmt_cli.training.optimizers_and_schedules import Optimizer, scheduled_rate
 from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.recorded_steps import RecordedSteps
-from nmt_cli.training.weights import MasterWeights
 
 # Sums over the ranks: the norm, which only the first rank adds; the ranks that received each signal; then the losses.
 _NORM, _INTERRUPTED, _TERMINATED, _FIRST_LOSS = range(4)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from nmt_cli.devices import Precision
-from nmt_cli.training.weights import MasterWeights
+from nmt_cli.training.master_weights import MasterWeights
 from tests.training.summing_ranks import backward, small_model
 
 PRECISIONS: list[Precision] = ["fp32", "bf16"]
