@@ -9,7 +9,7 @@ from nmt_cli.decoding.engine import Engine
 from nmt_cli.decoding.search.hypotheses import Details, Hypothesis
 from nmt_cli.decoding.search.repetition import has_cycle
 from nmt_cli.decoding.terms import Occurrence, TermEncoder, missing_terms
-from nmt_cli.decoding.translation import Sentence, Translation, in_one_line
+from nmt_cli.decoding.translation import LineSentence, Translation, in_one_line
 from nmt_cli.documents.kept_text import WithoutKept, links_to_copies
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.casing import written_in
@@ -24,7 +24,7 @@ class SentenceTranslator:
         self._term_encoder = TermEncoder(engine.target)
 
     def translate(
-        self, sentences: Sequence[Sentence], *, config: DecodingConfig, nbest: int, details: Details
+        self, sentences: Sequence[LineSentence], *, config: DecodingConfig, nbest: int, details: Details
     ) -> list[list[Translation]]:
         """The translations of each sentence, best first.
 
@@ -59,7 +59,7 @@ class SentenceTranslator:
 
     def _search(
         self,
-        sentences: Sequence[Sentence],
+        sentences: Sequence[LineSentence],
         terms_of: Sequence[Sequence[Occurrence]],
         *,
         config: DecodingConfig,
@@ -88,7 +88,13 @@ class SentenceTranslator:
         return [[(hypothesis, in_one_line(next(texts))) for hypothesis in ranked] for ranked in nbest_lists]
 
     def _translation(
-        self, sentence: Sentence, terms: Sequence[Occurrence], hypothesis: Hypothesis, text: str, *, details: Details
+        self,
+        sentence: LineSentence,
+        terms: Sequence[Occurrence],
+        hypothesis: Hypothesis,
+        text: str,
+        *,
+        details: Details,
     ) -> Translation | None:
         """The translation of a hypothesis; None if it has other text in place of the kept ranges."""
         unmet = [sentence.text[terms[index].start : terms[index].end] for index in missing_terms(terms, text)]
@@ -121,6 +127,6 @@ def _put_back(without: WithoutKept, translation: Translation) -> Translation:
     )
 
 
-def _in_casing(sentence: Sentence, translation: Translation, language: str) -> Translation:
+def _in_casing(sentence: LineSentence, translation: Translation, language: str) -> Translation:
     text, links = written_in(sentence.casing, translation.text, translation.links, sentence.kept, language)
     return translation if text is translation.text else replace(translation, text=text, links=tuple(links))

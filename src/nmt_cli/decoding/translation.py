@@ -47,7 +47,7 @@ BLANK = Translation("", 0.0, 0.0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Sentence:
+class LineSentence:
     """A sentence as the model reads it, the casing that its translation gets, and what must be in it.
 
     These are the `kept` ranges of the sentence, and the translations of its `terms`. It is not searched if it
@@ -67,7 +67,7 @@ class SplitLine:
     """A line in sentences."""
 
     split: SplitText
-    sentences: list[Sentence]
+    sentences: list[LineSentence]
     languages: LanguagePair
 
     def join(self, translated: Sequence[Sequence[Translation]]) -> Translation:

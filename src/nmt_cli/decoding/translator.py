@@ -14,7 +14,7 @@ from nmt_cli.decoding.search.hypotheses import Details, SourceSentence
 from nmt_cli.decoding.sentences import SentenceTranslator
 from nmt_cli.decoding.terms import TermList
 from nmt_cli.decoding.translation import (
-    Sentence,
+    LineSentence,
     SplitLine,
     Translation,
     best_by_utility,
@@ -220,7 +220,7 @@ class LineTranslator:
         ):
             if copy_symbols and not has_letters(line):
                 whole = in_one_line(line)
-                copy = Sentence(whole, SourceSentence(ids), kept=merged(kept_in_line), is_copied=True)
+                copy = LineSentence(whole, SourceSentence(ids), kept=merged(kept_in_line), is_copied=True)
                 split_lines.append(SplitLine(SplitText([whole], ["", ""]), [copy], self.languages))
                 continue
             # Nobody knows where a prefix ends, so a line with a prefix stays whole.
@@ -235,7 +235,7 @@ class LineTranslator:
             as_typed = is_whole and cased[0].casing is None
             part_rows = [ids] if as_typed else tokenizer.encode_raw([part.text for part in cased])
             sentences = [
-                Sentence(
+                LineSentence(
                     text,
                     SourceSentence(part_ids, () if index else prefix, str(number) if is_whole else f"{number}.{index}"),
                     casing,
