@@ -5,14 +5,17 @@ python benchmarks/guided_alignment.py --updates 1000
 The text is the packaged demo corpus, whose grammar knows the alignment of its words (tools/demo_corpus). `nmt train`
 trains the recipe `demo` once for each of --weights, with that alignment of the training text. `nmt score --alignments`
 aligns the test text with each model. The alignment error rate is 1 - 2 |A and G| / (|A| + |G|) over all pairs of words.
-For tags, one to three words of each test sentence are marked at random, one to three times. A tag is right if the words
-that are aligned to its words are exactly those of the grammar. A finished run is not repeated.
+For tags, one to three runs of one to three words of each test sentence are tagged at random. Their German words by the
+grammar stand together, and are aligned to no other word. `nmt decode --markup html` translates them. A tag is right if
+it stands on exactly these words. Sentences whose translation is not the reference do not count. A finished run is not
+repeated.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +24,7 @@ from random import Random
 from measuring import NMT, Figures, circumstances, lines_of, run, score
 
 ROOT = Path(__file__).resolve().parents[1]
+_TAG = re.compile(r"</?[biu]>")
 Links = set[tuple[int, int]]
 
 
@@ -75,10 +79,22 @@ def _measured(
     model, aligned = str(directory / "model"), directory / "test.align"
     aligned.write_text(run([*NMT, "score", str(reference), "-s", str(source), "--model", model, "--alignments"]))
     run([*NMT, "decode", "-m", model, "-i", str(source), "-o", str(hypothesis), "--overwrite"])
-    found = [_links(line) for line in lines_of(aligned)]
+    tagged, marked = (
+        [_tagged(line, links) for line, links in zip(lines_of(source), gold, strict=True)],
+        directory / "tags",
+    )
+    marked.write_text("".join(f"{line}\n" for line, _ in tagged))
+    run([*NMT, "decode", "-m", model, "--markup", "html", "-i", str(marked), "-o", f"{marked}.hyp", "--overwrite"])
+    verdicts = [
+        words_in(html, tag) == words
+        for html, (_, tags), right in zip(lines_of(Path(f"{marked}.hyp")), tagged, lines_of(reference), strict=True)
+        if _TAG.sub("", html) == right
+        for tag, words in tags.items()
+    ]
     return {
-        "alignment_error_rate": round(_error_rate(found, gold), 4),
-        "right_tags": round(_share_of_right_tags(found, gold), 4),
+        "alignment_error_rate": round(_error_rate([_links(line) for line in lines_of(aligned)], gold), 4),
+        "tags": len(verdicts),
+        "right_tags": round(sum(verdicts) / len(verdicts), 4),
         "bleu": score(hypothesis, reference),
     }
 
@@ -92,21 +108,37 @@ def _error_rate(found: Sequence[Links], gold: Sequence[Links]) -> float:
     return 1 - 2 * common / (sum(map(len, found)) + sum(map(len, gold)))
 
 
-def _share_of_right_tags(found: Sequence[Links], gold: Sequence[Links]) -> float:
-    random, verdicts = Random(1), []
-    for links, right in zip(found, gold, strict=True):
-        num_words = 1 + max(source for source, _ in right)
-        for _ in range(random.randint(1, 3)):
-            size = random.randint(1, 3)
-            start = random.randint(0, num_words - size)
-            words, right_words = (_aligned_to(each, range(start, start + size)) for each in (links, right))
-            verdicts.append(words == right_words)
-    return sum(verdicts) / len(verdicts)
+def _tagged(line: str, gold: Links) -> tuple[str, dict[str, set[int]]]:
+    """The line with one to three tags on words that no other tag has, and the target words of each tag."""
+    words, random, tags = line.split(), Random(line), {}
+    spans = [range(start, start + size) for size in (1, 2, 3) for start in range(len(words) - size + 1)]
+    free, wanted = {*range(len(words))}, random.randint(1, 3)
+    for span in random.sample(spans, len(spans)):
+        targets = {target for source, target in gold if source in span}
+        is_phrase = targets.isdisjoint(target for source, target in gold if source not in span)
+        is_run = len(targets) == 1 + max(targets) - min(targets)
+        if len(tags) < wanted and free.issuperset(span) and is_phrase and is_run:
+            name = "biu"[len(tags)]
+            tags[name] = targets
+            free -= {*span}
+            words[span[0]] = f"<{name}>{words[span[0]]}"
+            words[span[-1]] += f"</{name}>"
+    return " ".join(words), tags
 
 
-def _aligned_to(links: Links, words: range) -> set[int]:
-    """The target words that are aligned to some source words."""
-    return {target for source, target in links if source in words}
+def words_in(html: str, tag: str) -> set[int]:
+    """The indices of the words that have a letter inside a tag."""
+    before, _, rest = html.partition(f"<{tag}>")
+    inside, _, after = rest.partition(f"</{tag}>")
+    before, inside, after = (_TAG.sub("", text) for text in (before, inside, after))
+    letters = [index for index, character in enumerate(inside) if character.isalnum()]
+    text = before + inside + after
+    starts = [match.span() for match in re.finditer(r"\S+", text)]
+    return {
+        number
+        for number, (start, end) in enumerate(starts)
+        if any(start <= len(before) + letter < end for letter in letters)
+    }
 
 
 _ENVIRONMENT = {"PYTHONPATH": str(ROOT)}

@@ -90,7 +90,7 @@ def test_both_engines_align_by_a_guided_head(trained: Path, ours: Translator, tm
     loaded = load_model(trained, device=torch.device("cpu"), dtype=torch.float32)
     save_model(
         tmp_path / "guided",
-        config=loaded.config.model_copy(update={"guided_alignment": True}),
+        config=loaded.config.model_copy(update={"guided_layer": 1}),
         weights=weights_of(loaded.model),
         source_spm=(trained / "source.spm").read_bytes(),
         target_spm=(trained / "target.spm").read_bytes(),

@@ -193,7 +193,7 @@ def test_word_scores_add_up_to_the_whole() -> None:
 
 def test_alignment_is_of_words() -> None:
     def alignment(source: list[str], target: list[str], indices: list[int], texts: tuple[str, str]) -> object:
-        return word_alignment(piece_links(source, target, indices, texts), *texts)
+        return word_alignment(piece_links(source, target, zip(indices, range(len(target)), strict=True), texts), *texts)
 
     source = ["▁a", "▁small", "▁h", "ouse"]
     assert alignment(source, ["▁ein", "▁Haus", "▁"], [0, 3, 1], ("a small house", "ein Haus")) == [(0, 0), (2, 1)]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmt_cli.artifacts.model_directory import load_model, load_saved_config
+from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.dataset.batches import Batch
 from nmt_cli.dataset.links import TokenLinks
 from nmt_cli.dataset.prepared_data import PreparedData, open_prepared
@@ -94,7 +94,7 @@ def test_value_and_gradient_are_those_of_the_formula(changes: dict[str, object])
         (2, 1, 8, 0.25),
         (2, 1, 0, 0.25),
         (2, 1, 3, 0.5),
-        (1, 4, 0, 1.0),
+        (1, 3, 0, 1.0),
     ]
     batch = batch_of(pairs, links)
     plain = plain_loss(model, 0.1, replace(batch, links=None)).smoothed
@@ -109,7 +109,10 @@ def test_value_and_gradient_are_those_of_the_formula(changes: dict[str, object])
 
 
 def by_formula(model: Transformer, pairs: Sequence[Pair], links: Sequence[tuple[int, int, int, float]]) -> Tensor:
-    """Minus the sum of share * log softmax(q K^T / sqrt(d_k)) of the first head, one sentence, one link at a time."""
+    """Minus the sum of share * log softmax(q K^T / sqrt(d_k)) of the first head, one link at a time.
+
+    The query of a target token is where the decoder reads it: one place after it was predicted.
+    """
     config = model.config
     module = model.decoder[-1 if config.decoder_layers <= 3 else -2].get_submodule("cross_attention")
     assert isinstance(module, CrossAttention)
@@ -124,7 +127,7 @@ def by_formula(model: Transformer, pairs: Sequence[Pair], links: Sequence[tuple[
         q, k = module.q(seen[0])[:, : config.d_k], module.kv(memory)[:, : config.d_k]
         for sentence, at_target, at_source, share in links:
             if sentence == number:
-                scores = torch.stack([q[at_target] @ key / config.d_k**0.5 for key in k])
+                scores = torch.stack([q[at_target + 1] @ key / config.d_k**0.5 for key in k])
                 total = total - share * (scores[at_source] - scores.exp().sum().log())
     return total
 
@@ -181,11 +184,10 @@ def test_the_guided_head_aligns_better_and_fine_tuning_keeps_it(aligned: Prepare
         assert train(aligned, tmp_path / name, setting, *settings) == 0
         errors[name] = error_rate(tmp_path / name / "model")
     assert errors["guided"] < 0.2 < 0.5 < errors["plain"]
-    assert not load_saved_config(tmp_path / "plain/model").guided_alignment
+    assert load_saved_config(tmp_path / "plain/model").guided_layer is None
     tuned = (*settings, "training.updates=4", "training.keep_best=1")
     assert train(aligned, tmp_path / "tuned", *tuned, init_from=tmp_path / "guided") == 0
-    assert load_saved_config(tmp_path / "tuned/model").guided_alignment
-    assert load_model(tmp_path / "tuned/model", device=CPU, dtype=torch.float32).model.has_guided_head
+    assert load_saved_config(tmp_path / "tuned/model").guided_layer == 2
     assert error_rate(tmp_path / "tuned/model") < 0.25
 
 

@@ -89,8 +89,8 @@ class SavedModelConfig(Section):
         None, alias="mean", description="what nmt average measured; null: it measured nothing"
     )
     trained_lines: TrainedLines | None = Field(None, description="the source lines of its training; null: not known")
-    guided_alignment: bool = Field(
-        False, description="the first head of the last decoder layer but one was trained to align words"
+    guided_layer: PositiveInt | None = Field(
+        None, description="decoder layer, from 1, whose first head was trained to align words; null: none"
     )
     imported_from: str | None = Field(
         None, description="OWNER/NAME@COMMIT of the model on the hub; null: not from there"
@@ -106,8 +106,8 @@ class SavedModelConfig(Section):
 
 
 def dump_saved_config(config: SavedModelConfig) -> str:
-    """The text of config.yaml, with every value but three that are null or false for most models."""
-    left_out = {key for key in ("average_losses", "guided_alignment", "imported_from") if not getattr(config, key)}
+    """The text of config.yaml, with every value but three that are null for most models."""
+    left_out = {key for key in ("average_losses", "guided_layer", "imported_from") if getattr(config, key) is None}
     values = config.model_dump(mode="json", exclude=left_out, by_alias=True)
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
 
@@ -251,5 +251,5 @@ def new_model(config: SavedModelConfig) -> Transformer:
 
     vocabulary = config.vocabulary
     model = uninitialized_model(config.recipe.model, source_vocab=vocabulary.source, target_vocab=vocabulary.target)
-    model.has_guided_head = config.guided_alignment
+    model.guided_layer = None if config.guided_layer is None else config.guided_layer - 1
     return model

@@ -75,7 +75,7 @@ class RunRecord(_Fields):
     init_from: InitialModel | None = None
     max_tokens_per_device: MeasuredTokens | None = None
     trained_lines: TrainedLines | None = None
-    guided_alignment: bool = False
+    guided_layer: int | None = None
     slurm_job: str | None = None
     data_summary: dict[str, Any] = {}
 
@@ -141,7 +141,7 @@ class Run:
             updates=sorted(updates),
             validation=[measured for measured in self.validations() if measured.update in updates],
             trained_lines=record.trained_lines,
-            guided_alignment=record.guided_alignment,
+            guided_layer=record.guided_layer,
             recipe=self.recipe,
         )
 

@@ -29,31 +29,43 @@ _DIGITS = 3
 
 # Below it, a source piece that nearly no target piece attends to would attract them.
 _MIN_COLUMN_SUM = 0.1
+# Source pieces with this weight of a guided head are aligned, beside the one with the largest.
+_GUIDED_WEIGHT = 0.3
 
 
 def alignment_layer(model: Transformer) -> int:
-    """The decoder layer that gives alignments: the last of a few layers, or else the last but one.
+    """The decoder layer that gives alignments: the guided one, or else that of `layer_of_alignments`."""
+    return layer_of_alignments(len(model.decoder)) if model.guided_layer is None else model.guided_layer
+
+
+def layer_of_alignments(layers: int) -> int:
+    """The index of the decoder layer that aligns best: the last of a few layers, or else the last but one.
 
     Garg et al. 2019, arXiv:1909.02074, section 3.2: of six layers it has the lowest alignment error. Of two or three
     layers it is the last (docs/design/search.md#alignments).
     """
-    layers = len(model.decoder)
     return layers - 1 if layers <= 3 else layers - 2
 
 
-def aligned_positions(weights_TS: Tensor, *, is_guided: bool) -> list[int]:
-    """The source position of each target piece, from the attention between them.
+def aligned_pieces(weights_TS: Tensor, *, is_guided: bool) -> list[tuple[int, int]]:
+    """Pairs of the positions of a source and of a target piece, from the attention between them.
 
-    A weight counts by its share in the attention to the source piece, because all target pieces attend to a few, such
-    as the full stop. A guided head has learnt not to.
+    Each target piece has the source piece with the largest weight. A weight counts by its share in the attention to the
+    source piece, because all target pieces attend to a few, such as the full stop. A guided head has learnt not to. It
+    also divides its attention between pieces that belong together, so each of them counts.
     """
-    shares_TS = weights_TS if is_guided else weights_TS / (weights_TS.sum(dim=0) + _MIN_COLUMN_SUM)
-    return [int(position) for position in shares_TS.argmax(dim=-1)] if weights_TS.numel() else []
+    if not weights_TS.numel():
+        return []
+    if is_guided:
+        is_aligned_TS = weights_TS >= weights_TS.amax(dim=-1, keepdim=True).clamp(max=_GUIDED_WEIGHT)
+        return [(source, target) for target, source in is_aligned_TS.nonzero().tolist()]
+    shares_TS = weights_TS / (weights_TS.sum(dim=0) + _MIN_COLUMN_SUM)
+    return [(source, target) for target, source in enumerate(shares_TS.argmax(dim=-1).tolist())]
 
 
 def alignment_heads(model: Transformer) -> int:
     """The heads of that layer, from the first on, whose mean gives alignments: the guided one, or else all."""
-    return 1 if model.has_guided_head else model.config.heads
+    return model.config.heads if model.guided_layer is None else 1
 
 
 def align(
@@ -62,16 +74,16 @@ def align(
     targets: Sequence[Sequence[int]],
     *,
     device: torch.device,
-) -> list[list[int]]:
-    """The position of the source piece for each target piece, by the mean attention of all heads and models.
+) -> list[list[tuple[int, int]]]:
+    """The pairs of source and target pieces of each sentence, by the mean attention of all heads and models.
 
-    Of a model that was trained with guided alignment the guided head counts.
-
-    Rows and targets are without EOS: a piece may attend to it, but is not aligned to it.
+    If models were trained with guided alignment, only their guided heads count. Rows and targets are without EOS: a
+    piece may attend to it, but is not aligned to it.
     """
+    guided = [model for model in models if model.guided_layer is not None]
     sources = [[*row, EOS] for row in rows]
-    # A piece is predicted from the pieces before it, so the last piece is no input.
-    inputs = [[BOS, *ids[:-1]] for ids in targets]
+    # A piece is predicted from the pieces before it, so the last one is no input. A guided head aligns what is read.
+    inputs = [[BOS, *ids] if guided else [BOS, *ids[:-1]] for ids in targets]
     weights_by_model = [
         [
             weights_HTS[: alignment_heads(model)].mean(dim=0)
@@ -79,13 +91,13 @@ def align(
                 model, sources, inputs, part="cross", layers=[alignment_layer(model)], device=device
             )[0]
         ]
-        for model in models
+        for model in guided or models
     ]
     alignments = []
     for ids, *weights_of_sentence in zip(targets, *weights_by_model, strict=True):
         mean_TS = torch.stack(weights_of_sentence).mean(dim=0)
-        is_guided = all(model.has_guided_head for model in models)
-        alignments.append(aligned_positions(mean_TS[: len(ids), :-1], is_guided=is_guided))
+        mean_TS = mean_TS[len(mean_TS) - len(ids) :, :-1]
+        alignments.append(aligned_pieces(mean_TS, is_guided=bool(guided)))
     return alignments
 
 

@@ -100,12 +100,12 @@ class TorchEngine:
             for hypothesis in ranked
         ]
 
-        def align_batch(batch: list[tuple[Sequence[int], list[int]]]) -> list[list[int]]:
+        def align_batch(batch: list[tuple[Sequence[int], list[int]]]) -> list[list[tuple[int, int]]]:
             batch_sources, batch_targets = zip(*batch, strict=True)
             return align(self._models, batch_sources, batch_targets, device=self._device)
 
         lengths = [len(source) + len(target) if source else 0 for source, target in pairs]
-        no_alignment: list[int] = []
+        no_alignment: list[tuple[int, int]] = []
         alignments = iter(self._batches.map(align_batch, pairs, lengths, config=config, empty=no_alignment))
         return [[replace(hypothesis, alignment=next(alignments)) for hypothesis in ranked] for ranked in nbest_lists]
 

@@ -116,7 +116,7 @@ class Transformer(nn.Module):
         self.output_weight = target if config.ties.output else _embedding_matrix(target_vocab, config)
         self.output_bias = nn.Parameter(torch.zeros(len(target))) if config.output_bias else None
         self.packed_output: nn.Module | None = None
-        self.has_guided_head = False  # the first head of `alignment_layer` was trained to align words
+        self.guided_layer: int | None = None  # the decoder layer whose first head was trained to align words
         self._initialise()
 
     def encode(self, source: Packed) -> Tensor:

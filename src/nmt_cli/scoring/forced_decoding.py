@@ -128,17 +128,17 @@ class ForcedDecoder:
                 pair if all(len(ids) > 1 for ids in pair) else ([], [])
                 for pair in self._encode(sources[block], targets[block])
             ]
-            for line_number, (pair, indices) in enumerate(
+            for line_number, (pair, aligned) in enumerate(
                 zip(pairs, self._by_batch(pairs, self._align), strict=True), start + 1
             ):
-                if indices is None:
+                if aligned is None:
                     too_long.append(line_number)
                 texts = sources[line_number - 1], targets[line_number - 1]
                 source, target = (
                     tokenizer.pieces(ids[:-1])
                     for tokenizer, ids in zip((self._loaded.source, self._loaded.target), pair, strict=True)
                 )
-                yield word_alignment(piece_links(source, target, indices, texts), *texts) if indices else []
+                yield word_alignment(piece_links(source, target, aligned or [], texts), *texts)
         self._warn_of_long_pairs(too_long, len(sources), lack="alignment")
 
     def _warn_of_long_pairs(self, line_numbers: Sequence[int], num_pairs: int, *, lack: str) -> None:
@@ -161,7 +161,7 @@ class ForcedDecoder:
             for source, target in zip(source_rows, target_rows, strict=True)
         ]
 
-    def _align(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[list[int]]:
+    def _align(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[list[tuple[int, int]]]:
         rows, ids = ([row[:-1] for row in side] for side in (sources, targets))
         return align([self._loaded.model], rows, ids, device=self._device)
 

@@ -92,14 +92,14 @@ class Link(NamedTuple):
 
 
 def piece_links(
-    source: Sequence[str], target: Sequence[str], source_indices: Sequence[int], texts: tuple[str, str]
+    source: Sequence[str], target: Sequence[str], pairs: Iterable[tuple[int, int]], texts: tuple[str, str]
 ) -> list[Link]:
-    """Links between the characters of both texts, given their pieces and the index of each target piece's source piece.
+    """Links between the characters of both texts, given their pieces, and pairs of a source and a target piece.
 
     A piece that is only space has no link.
     """
     source_ranges, target_ranges = (_ranges(*side) for side in zip((source, target), texts, strict=True))
-    links = [Link(*source_ranges[index], *own) for index, own in zip(source_indices, target_ranges, strict=True)]
+    links = [Link(*source_ranges[source_index], *target_ranges[target_index]) for source_index, target_index in pairs]
     return [link for link in links if link.source_start < link.source_end and link.target_start < link.target_end]
 
 

@@ -1,7 +1,10 @@
 """Guided alignment: a loss that teaches one head of the attention to the source to align words.
 
 Chen et al. 2016, arXiv:1607.01628; Garg et al. 2019, arXiv:1909.02074, section 3.3. The head is the first of the layer
-that gives alignments. Shapes: N target and M source slots, B sentences, T and S the longest of them, D d_model, K d_k.
+that gives alignments. It aligns a target token where the decoder reads it, one place after it was predicted: there it
+knows what to align (Chen et al. 2020, arXiv:2004.14837).
+
+Shapes: N target and M source slots, B sentences, T and S the longest of them, D d_model, K d_k.
 """
 
 from __future__ import annotations
@@ -66,5 +69,5 @@ def alignment_loss(module: CrossAttention, x: Tensor, memory: Tensor, batch: Bat
     scores_BTS = (q_BTK @ k_BSK.mT).to(torch.promote_types(q.dtype, torch.float32)) * module.d_k**-0.5
     log_probs_BTS = scores_BTS.masked_fill(~batch.source.keep_mask[:, None], -torch.inf).log_softmax(-1)
     sentences, targets, sources = batch.links.places
-    loss: Tensor = -(log_probs_BTS[sentences, targets, sources] * batch.links.shares).sum()
+    loss: Tensor = -(log_probs_BTS[sentences, targets + 1, sources] * batch.links.shares).sum()
     return loss

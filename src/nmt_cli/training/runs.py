@@ -25,6 +25,7 @@ from nmt_cli.artifacts.run import CHECKPOINTS, InitialModel, Run, RunRecord, ope
 from nmt_cli.dataset.data_manifest import read_manifest
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.dataset.sampled_pieces import SAMPLED
+from nmt_cli.decoding.attention_maps import layer_of_alignments
 from nmt_cli.errors import DataError, ModelError, RecipeError, UsageError
 from nmt_cli.recipe.key_paths import flatten
 from nmt_cli.recipe.loading import ResolvedRecipe, dump_recipe
@@ -280,7 +281,7 @@ def _record(data: PreparedData, recipe: Recipe, command: Sequence[str], initial:
             "init_from": initial,
             "slurm_job": os.environ.get("SLURM_JOB_ID"),
             "trained_lines": _trained_lines(data, initial, max_positions=recipe.model.max_positions),
-            "guided_alignment": bool(recipe.training.guided_alignment) or _begins_guided(initial),
+            "guided_layer": _guided_layer(recipe, initial),
             "data_summary": {
                 "fingerprint": manifest.fingerprint,
                 "splits": {name: counts.model_dump() for name, counts in manifest.splits.items()},
@@ -317,9 +318,11 @@ def _trained_lines(data: PreparedData, initial: InitialModel | None, *, max_posi
     return TrainedLines.combined([own, before])
 
 
-def _begins_guided(initial: InitialModel | None) -> bool:
-    """Whether the initial model has a head for alignments, which a training without alignments hardly changes."""
-    return initial is not None and load_saved_config(Path(initial.path)).guided_alignment
+def _guided_layer(recipe: Recipe, initial: InitialModel | None) -> int | None:
+    """The layer, from 1, of the head that is guided, or was in the initial model: other training hardly changes it."""
+    if recipe.training.guided_alignment:
+        return layer_of_alignments(recipe.model.decoder_layers) + 1
+    return None if initial is None else load_saved_config(Path(initial.path)).guided_layer
 
 
 def _fingerprints(data: PreparedData) -> dict[str, str]:

@@ -14,7 +14,7 @@ import torch
 from nmt_cli.artifacts.directory_kinds import check_is_model
 from nmt_cli.artifacts.manifest import CONFIG, DAMAGED_HINT, verify_files
 from nmt_cli.artifacts.model_directory import load_saved_config, load_tokenizer
-from nmt_cli.decoding.attention_maps import aligned_positions
+from nmt_cli.decoding.attention_maps import aligned_pieces
 from nmt_cli.decoding.batching import plan_for_workers
 from nmt_cli.decoding.ctranslate2.model import converted_model, import_ctranslate2, unsupported_setting
 from nmt_cli.decoding.search.ensemble import NEVER_GENERATED
@@ -76,7 +76,7 @@ class CTranslate2Engine:
         self.target = load_tokenizer(path / "target.spm", num_pieces=config.vocabulary.target)
         self.max_positions = config.recipe.model.max_positions
         self.trained_lines = config.trained_lines
-        self._is_guided = config.guided_alignment
+        self._is_guided = config.guided_layer is not None
         self._ids = {piece: number for number, piece in enumerate(self.target.pieces(range(self.target.vocab_size)))}
         compute_type = {"fp32": "float32", "int8": "int8"}[precision]
         threads = min(num_cpus(), torch.get_num_threads())
@@ -247,7 +247,7 @@ class CTranslate2Engine:
             sentence.hypotheses = sorted(rescored, key=lambda hypothesis: -hypothesis.score)
 
     def _align(self, sentences: Sequence[_Sentence], *, config: DecodingConfig) -> None:
-        """Add the position of the source piece for each piece of each hypothesis.
+        """Add the pairs of source and target pieces of each hypothesis.
 
         This takes a forced greedy pass, because CTranslate2's beam search returns the attention of another sentence of
         the batch for the first piece.
@@ -257,15 +257,20 @@ class CTranslate2Engine:
         ]
         longest = max((len(hypothesis.ids) for _, hypothesis in pairs), default=0)
         method = partial(
-            self._translator.translate_batch, beam_size=1, return_attention=True, max_decoding_length=1 + longest
+            self._translator.translate_batch,
+            beam_size=1,
+            return_attention=True,
+            return_end_token=True,  # with the attention of the step that reads the last piece
+            max_decoding_length=1 + longest,
         )
         results = self._run_on_pairs(method, pairs, config=config)
         for sentence in sentences:
             for rank, hypothesis in enumerate(sentence.hypotheses):
-                weights = next(results).attention[0][: len(hypothesis.ids)] if hypothesis.ids else []
-                sentence.hypotheses[rank] = replace(
-                    hypothesis, alignment=aligned_positions(torch.tensor(weights), is_guided=self._is_guided)
-                )
+                if hypothesis.ids:
+                    # A guided head aligns a piece where it is read.
+                    weights = torch.tensor(next(results).attention[0])[int(self._is_guided) :][: len(hypothesis.ids)]
+                    aligned = aligned_pieces(weights, is_guided=self._is_guided)
+                    sentence.hypotheses[rank] = replace(hypothesis, alignment=aligned)
 
 
 @dataclass(slots=True)

@@ -53,14 +53,14 @@ class Hypothesis:
     """A translation in pieces: ids without EOS, its log-probability, and its score, divided by the length penalty.
 
     The log-probability includes EOS unless the hypothesis was cut. `piece_log_probs` are its terms, one per id and one
-    for EOS. `alignment` holds for each id a position among the source's pieces; it is empty if not asked for.
+    for EOS. `alignment` has pairs of positions, of a source piece and of an id; it is empty if not asked for.
     """
 
     ids: list[int]
     log_prob: float
     score: float
     piece_log_probs: list[float] = field(default_factory=list)
-    alignment: list[int] = field(default_factory=list)
+    alignment: list[tuple[int, int]] = field(default_factory=list)
 
 
 EMPTY_HYPOTHESIS = Hypothesis([], 0.0, 0.0)
