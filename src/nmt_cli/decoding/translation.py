@@ -10,7 +10,7 @@ from math import exp
 
 from nmt_cli.decoding.search.hypotheses import Details, SourceSentence
 from nmt_cli.decoding.terms import TermList
-from nmt_cli.documents.kept_text import Range
+from nmt_cli.documents.marked_text import Range
 from nmt_cli.languages import bleu_tokenizer
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.casing import Casing
@@ -78,7 +78,11 @@ class SplitLine:
         if not translated:
             return BLANK
         if len(translated) == 1:
-            best, *others = translated[0]
+            gap = len(self.split.gaps[0])
+            best, *others = [
+                replace(one, links=tuple(link.shifted(gap, 0) for link in one.links)) if gap and one.links else one
+                for one in translated[0]
+            ]
             return replace(best, alternatives=tuple(others)) if others else best
         best, *others = [
             self._join_parts([translations[min(rank, len(translations) - 1)] for translations in translated])

@@ -22,8 +22,8 @@ from nmt_cli.decoding.translation import (
     in_one_line,
     without_repetition,
 )
-from nmt_cli.documents.kept_text import Range, find_kept, merged, without_ranges
-from nmt_cli.documents.marked_text import MarkedText
+from nmt_cli.documents.kept_text import find_kept, merged, without_ranges
+from nmt_cli.documents.marked_text import MarkedText, Range
 from nmt_cli.documents.markup import MARKUP, MarkupDocument, parse_markup
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.recipe.schema import DecodingConfig, DecodingOverrides, LanguagePair

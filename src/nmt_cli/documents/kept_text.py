@@ -9,10 +9,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from nmt_cli.documents.marked_text import Mark, MarkedText
+from nmt_cli.documents.marked_text import Mark, MarkedText, Range
 from nmt_cli.tokenization.pieces import Link
-
-Range = tuple[int, int]
 
 # As in printf, Python, .NET, Ruby, shells and templates: %s, %1$s, %(n)d, %{n}, {0}, {name}, {{ x }}, ${x}, $1, $name.
 _PLACEHOLDER = (
@@ -22,7 +20,7 @@ _PLACEHOLDER = (
     r"|\$(?:\d++(?![.,]\d)|[a-z_]\w*)"
 )
 _EMAIL = r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
-_URL = r"(?<!\w)(?:[a-z][a-z+.-]*://|www\.)[^\s<>\"“”«»]+"
+_URL = r"(?:https?://|(?<!\w)(?:[a-z][a-z+.-]*://|www\.))[^\s<>\"“”«»]+"
 _KEPT = re.compile(rf"(?P<url>{_URL})|{_EMAIL}|{_PLACEHOLDER}", re.IGNORECASE)
 _OPENING = {")": "(", "]": "[", "}": "{"}
 

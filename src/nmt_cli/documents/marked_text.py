@@ -24,6 +24,8 @@ _UNIT = regex.compile(
 )
 
 
+Range = tuple[int, int]
+
 # An empty mark whose neighbours change their order stays between them.
 _NEIGHBOUR_WEIGHT = 1.5
 # Words on each side of an empty mark that are looked at.
@@ -134,16 +136,42 @@ class _Units:
         return range(first, bisect_left(self.starts, end))
 
 
+def _copies(source: MarkedText, text: str, links: Sequence[Link]) -> dict[Range, Range]:
+    """The ranges of a text that its translation has as they are, such as kept text and addresses: each is one unit.
+
+    The kept text of several sentences was copied in parts.
+    """
+    kept = source.kept
+    is_kept = set(kept)
+    ends_of_marks = sorted({end for mark in source.marks if not mark.is_kept for end in (mark.start, mark.end)})
+    copies = [
+        (link[:2], link[2:])
+        for link in links
+        if (own := source.text[slice(*link[:2])]) == text[slice(*link[2:])]
+        and (link[:2] in is_kept or (any(map(str.isalnum, own)) and not own.isalnum()))
+        and bisect_right(ends_of_marks, link[0]) == bisect_left(ends_of_marks, link[1])
+    ]
+    for start, end in kept:
+        parts = [target for own, target in copies if start <= own[0] and own[1] <= end]
+        if parts:
+            copies.append(((start, end), (min(parts)[0], max(part[1] for part in parts))))
+    # Of those that overlap, the first counts, and of those that begin together the longest.
+    for side in (0, 1):
+        copies.sort(key=lambda copy: (copy[side][0], -copy[side][1]))
+        ends = [0, *accumulate((copy[side][1] for copy in copies), max)]
+        copies = [copy for copy, end in zip(copies, ends, strict=False) if copy[side][0] >= end]
+    return dict(copies)
+
+
 class _Transfer:
     """The ranges of the marks of a text in its translation, as ranges of units."""
 
     def __init__(self, source: MarkedText, text: str, links: Iterable[Link]) -> None:
         self._source = source
         links = list(links)
-        kept = set(source.kept)
-        self._kept_targets = {link[:2]: link[2:] for link in links if link[:2] in kept}
-        self._sources = _Units(source.text, source.kept)
-        self._targets = _Units(text, sorted(self._kept_targets.values()))
+        self._copies = _copies(source, text, links)
+        self._sources = _Units(source.text, sorted(self._copies))
+        self._targets = _Units(text, sorted(self._copies.values()))
         self._targets_of = self._link_units(links)
         self._num_words = [0, *accumulate(self._targets.is_word)]  # among the first units
         # The target units of each mark, and what the marks inside of each have taken, in order.
@@ -185,7 +213,7 @@ class _Transfer:
                 start = end = self._position(mark, boundary)
                 self._regions[index] = (boundary, boundary)
             if mark.is_kept:
-                start, end = self._kept_targets.get((mark.start, mark.end), (start, start))
+                start, end = self._copies.get((mark.start, mark.end), (start, start))
             found.append(replace(mark, start=start, end=end))
         return tuple(found)
 
@@ -200,8 +228,8 @@ class _Transfer:
         own, around = self._source_region(index), self._source_region(mark.parent)
         if own[0] == own[1] or mark.parent not in self._regions:  # it holds nothing but spaces
             return
-        if mark.is_kept and (mark.start, mark.end) in self._kept_targets:
-            chosen = self._targets.between(*self._kept_targets[mark.start, mark.end])
+        if mark.is_kept and (mark.start, mark.end) in self._copies:
+            chosen = self._targets.between(*self._copies[mark.start, mark.end])
         elif own == around:
             chosen = self._regions[mark.parent]
         elif (run := self._best_run(own, mark.parent) or self._nearest(own, around, mark.parent)) is not None:

@@ -24,6 +24,7 @@ _NOT_TRANSLATED = re.compile(
     re.IGNORECASE,
 )
 _SPACES = re.compile(r"[ \t\r\n\f]+")
+_SPACE = re.compile(r"(?:\s|&nbsp;|;psbn&|&#160;|;061#&|&#xa0;|;0ax#&)*+", re.IGNORECASE)
 _REFERENCE = re.compile(r"&(?:#\d+|#x[0-9a-f]+|\w+);", re.IGNORECASE)
 _XML_REFERENCE = re.compile(r"(&(?!(?:amp|lt|gt|quot|apos|#\w+);)[\w.:-]+;)")
 
@@ -254,10 +255,18 @@ def _block(
         return ["".join(tokens[index].raw for index in line)]
     before = "".join(tokens[index].raw for index in line[:first])
     after = "".join(tokens[index].raw for index in line[last:])
-    raw = "".join(tokens[index].raw for index in line[first:last])
-    before += raw[: len(raw) - len(raw.lstrip())]
-    after = raw[len(raw.rstrip()) :] + after
+    first_run, last_run = (
+        token.raw if token.kind == "text" else "" for token in (tokens[line[first]], tokens[line[last - 1]])
+    )
+    before += first_run[: _space_before(first_run)]
+    after = last_run[len(last_run) - _space_before(last_run[::-1]) :] + after
     return [before, block, after]
+
+
+def _space_before(raw: str) -> int:
+    """The characters of space with which a run of a document begins, or one that is read backwards."""
+    match = _SPACE.match(raw)
+    return match.end() if match else 0
 
 
 class _LineBuilder:
@@ -282,7 +291,7 @@ class _LineBuilder:
                 if index == end_of_kept:
                     raw = "".join(kept.raw for kept in self._tokens[start_of_kept : index + 1])
                     start = self._length
-                    self._add(kept_text)
+                    self._add(" ".join(kept_text.split()))
                     self._marks.append(Mark(start, self._length, raw, "", self._parent, is_kept=True))
                 continue
             pair = self._pairs.get(index, -1)
@@ -301,9 +310,12 @@ class _LineBuilder:
             else:
                 self._marks.append(Mark(self._length, self._length, token.raw, "", self._parent))
         text = "".join(self._text)
-        length = len(text.rstrip(" "))
-        marks = [replace(mark, start=min(mark.start, length), end=min(mark.end, length)) for mark in self._marks]
-        return MarkedText(text[:length], tuple(marks))
+        start, end = len(text) - len(text.lstrip()), len(text.rstrip())
+        marks = [
+            replace(mark, start=min(max(mark.start, start), end) - start, end=min(max(mark.end, start), end) - start)
+            for mark in self._marks
+        ]
+        return MarkedText(text[start:end], tuple(marks))
 
     @property
     def _parent(self) -> int:

@@ -11,8 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, PlainSerializer
 
-from nmt_cli.documents.kept_text import Range
-from nmt_cli.documents.marked_text import MarkedText
+from nmt_cli.documents.marked_text import MarkedText, Range
 from nmt_cli.documents.markup import MarkupRules, parse_markup
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.pieces import Link
