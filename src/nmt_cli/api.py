@@ -10,12 +10,15 @@ from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import Self, overload
+from typing import Self, Unpack, overload
 
 from nmt_cli.decoding.engine import open_engine
 from nmt_cli.decoding.translator import LineTranslator
+from nmt_cli.documents.formats import COMMAND_LINE_LIMITS, read_document
 from nmt_cli.errors import DataError, UsageError
+from nmt_cli.files import reading_errors, write_file
 from nmt_cli.interchange.find_model import find_model
+from nmt_cli.recipe.schema import DecodingOverrides
 from nmt_cli.scoring.metrics import (
     MOSES_METRICS,
     EvaluationSet,
@@ -58,6 +61,28 @@ class Translator(LineTranslator):
         # With nullcontext, the hub's library shows its own progress bar, on a terminal or in a notebook.
         paths = [find_model(name, show_progress=nullcontext) for name in names]
         return cls(open_engine(paths, engine=engine, device=device, precision=precision, overrides={}))
+
+    def translate_file(
+        self,
+        source: str | Path,
+        target: str | Path,
+        *,
+        column: str | None = None,
+        **overrides: Unpack[DecodingOverrides],
+    ) -> None:
+        """Write the document at `source` to `target`, translated; the ending of its name says its format.
+
+        `column` is the name or number of the column of a table. `overrides` are as in `translate`. Raises DataError if
+        the file is missing, damaged, or in no format that is known.
+        """
+        source, target = Path(source), Path(target)
+        with reading_errors(source):
+            content = source.read_bytes()
+        document = read_document(
+            content, source.name, languages=self.languages, limits=COMMAND_LINE_LIMITS, column=column
+        )
+        translated = self.translate_marked(document.blocks, **overrides)
+        write_file(target, document.write(translated), error=DataError)
 
 
 @overload

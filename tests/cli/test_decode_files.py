@@ -414,7 +414,7 @@ def test_documents_are_not_called_compressed(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "my.docx", "w") as archive:
         archive.writestr("[Content_Types].xml", "one")
     with (
-        pytest.raises(DataError, match=r"my\.docx is a document, not text") as error,
+        pytest.raises(DataError, match=r"my\.docx is a document, not lines") as error,
         open_input(tmp_path / "my.docx", is_streamed=False, errors="strict") as text,
     ):
         list(text)

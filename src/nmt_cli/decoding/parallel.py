@@ -19,18 +19,24 @@ from nmt_cli.decoding.translation import Translation
 from nmt_cli.decoding.translator import LineTranslator
 from nmt_cli.decompression import DECOMPRESSION_ERRORS
 from nmt_cli.devices import choose_device, num_cpus
+from nmt_cli.documents.marked_text import Range
 from nmt_cli.errors import DataError
 from nmt_cli.memory import collect_garbage_rarely
 from nmt_cli.processes import FEWER_WORKERS_HINT, worker_pool
+from nmt_cli.recipe.schema import LanguagePair
 
 
 @dataclass(frozen=True, slots=True)
 class LineBlock:
-    """Consecutive lines, the number of the first, and optional prefixes of their translations."""
+    """Consecutive lines, the number of the first, and optional prefixes of their translations.
+
+    `kept` holds the ranges of characters of each line that stay as they are.
+    """
 
     first_line: int
     lines: Sequence[str]
     prefixes: Sequence[str] | None = None
+    kept: Sequence[Sequence[Range]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,7 @@ class TranslatedBlock:
     engine: str
     precision: str
     device: str
+    languages: LanguagePair
     settings: Mapping[str, Any]
 
 
@@ -87,7 +94,12 @@ class TranslationJob:
     def _translate(self, translator: LineTranslator, block: LineBlock) -> TranslatedBlock:
         started = time.monotonic()
         translations = translator.translate(
-            block.lines, prefixes=block.prefixes, first_line=block.first_line, **self.options, **self.overrides
+            block.lines,
+            prefixes=block.prefixes,
+            kept=block.kept,
+            first_line=block.first_line,
+            **self.options,
+            **self.overrides,
         )
         return TranslatedBlock(
             translations,
@@ -96,6 +108,7 @@ class TranslationJob:
             engine=translator.engine,
             precision=translator.precision,
             device=translator.device,
+            languages=translator.languages,
             settings=translator.settings(**self.overrides).model_dump(),
         )
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from nmt_cli.documents.marked_text import Mark, MarkedText
+from nmt_cli.documents.parts import Block, Part, blocks_of, render_parts
 
 # Possessive quantifiers: no text takes more than a few passes.
 _TAG = re.compile(
@@ -20,13 +21,20 @@ _TAG = re.compile(
 )
 _OTHER = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", ">"), ("<!", ">"))
 _NOT_TRANSLATED = re.compile(
-    r"(?:^|\s)(?:translate\s*=\s*[\"']?no\b|class\s*=\s*(?:\"[^\"]*\bnotranslate\b|'[^']*\bnotranslate\b|notranslate\b))",
+    r"(?:^|\s)(?:translate\s*=\s*[\"']?no\b|mtype\s*=\s*[\"']protected|class\s*=\s*(?:\"[^\"]*\bnotranslate\b|'[^']*\bnotranslate\b|notranslate\b))",
     re.IGNORECASE,
 )
 _SPACES = re.compile(r"[ \t\r\n\f]+")
 _SPACE = re.compile(r"(?:\s|&nbsp;|;psbn&|&#160;|;061#&|&#xa0;|;0ax#&)*+", re.IGNORECASE)
 _REFERENCE = re.compile(r"&(?:#\d+|#x[0-9a-f]+|\w+);", re.IGNORECASE)
-_XML_REFERENCE = re.compile(r"(&(?!(?:amp|lt|gt|quot|apos|#\w+);)[\w.:-]+;)")
+# What only the document itself can explain; and in text where nothing is escaped, all references, codes of subtitles
+# ({\\an8}, <00:01.500>) and of templates ({% if %}).
+_CODES = {
+    "html": re.compile(r"(<\d+(?::\d+)+\.\d+>)"),
+    "xml": re.compile(r"(&(?!(?:amp|lt|gt|quot|apos|#\w+);)[\w.:-]+;)"),
+    "plain": re.compile(r"(&(?:#?\w+);|\{\\[^{}\n]*\}|\{%[^\n]*?%\}|<\d[\d:.]*>)"),
+}
+_CDATA = "<![CDATA["
 
 
 def _names(text: str) -> frozenset[str]:
@@ -52,10 +60,10 @@ class MarkupRules:
 
     If `blocks` is None, they are found by the structure: an element stands inside a line if there is text beside it, or
     beside an element around it. `inline` names others that do, and `splitting` names further blocks. What is inside of
-    `kept` elements is not translated.
+    `kept` elements is not translated. Plain text may have tags, and `&`, `<` and `>` mean themselves in it.
     """
 
-    language: Literal["html", "xml"]
+    language: Literal["html", "xml", "plain"]
     blocks: frozenset[str] | None
     inline: frozenset[str] = frozenset()
     kept: frozenset[str] = frozenset()
@@ -64,12 +72,16 @@ class MarkupRules:
 
 HTML = MarkupRules("html", blocks=_HTML_BLOCKS, kept=_HTML_KEPT)
 XML = MarkupRules("xml", blocks=None)
+PLAIN = MarkupRules("plain", blocks=_HTML_BLOCKS, kept=_HTML_KEPT)
 MARKUP = {"html": HTML, "xml": XML}
 """The rules of usual markup, by its name."""
 
 
-class _Token(NamedTuple):
-    """A piece of a document; `name` is of a tag, and `attributes` is what stands after it."""
+class Token(NamedTuple):
+    """A piece of a document; `name` is of a tag, and `attributes` is what stands after it.
+
+    `other` is markup without a name, which stays as it is.
+    """
 
     kind: Literal["text", "open", "close", "empty", "other"]
     raw: str
@@ -79,48 +91,39 @@ class _Token(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MarkupDocument:
-    """A document in parts: strings of markup, and blocks of text. `references` are its spellings of characters."""
+    """A document in parts: strings of markup, and blocks of text."""
 
-    parts: Sequence[str | MarkedText]
-    references: dict[str, str]
+    parts: Sequence[Part]
 
     @property
     def blocks(self) -> list[MarkedText]:
         """The blocks of text, in order."""
-        return [part for part in self.parts if isinstance(part, MarkedText)]
+        return blocks_of(self.parts)
 
     def render(self, blocks: Sequence[MarkedText]) -> str:
         """The document with other blocks, in the same order."""
-        remaining = iter(blocks)
-        return "".join(part if isinstance(part, str) else next(remaining).render(self._escape) for part in self.parts)
-
-    def _escape(self, text: str) -> str:
-        text = html.escape(text, quote=False)
-        for character, reference in self.references.items():
-            text = text.replace(character, reference)
-        return text
+        return render_parts(self.parts, iter(blocks))
 
 
 def parse_markup(text: str, rules: MarkupRules) -> MarkupDocument:
     """The document of a text in HTML or XML, whole or a fragment."""
-    tokens = list(_tokens(text, rules))
-    pairs = _pairs(tokens)
+    tokens = list(markup_tokens(text, rules))
+    pairs = matching_tags(tokens)
     is_inline = _inline_by_structure(tokens, pairs) if rules.blocks is None else {}
-    references: dict[str, str] = {}
-    for token in tokens:
-        if token.kind == "text":
-            for match in _REFERENCE.finditer(token.raw):
-                character = html.unescape(match[0])
-                if len(character) == 1 and character not in "&<>":
-                    references[character] = match[0]
-    parts: list[str | MarkedText] = []
+    write = block_writer(tokens, rules)
+    parts: list[Part] = []
     line: list[int] = []  # the tokens of the block that has begun
     index = 0
     while index < len(tokens):
         token = tokens[index]
         kept_end = pairs.get(index) if token.kind == "open" and _is_kept(token, rules) else None
-        if token.name and _is_block(token, index, pairs, rules, is_inline):
-            parts += _block(tokens, line, pairs, rules)
+        if token.raw.startswith(_CDATA) and rules.language == "xml":
+            parts += block_parts(tokens, line, pairs, rules, write)
+            line = []
+            end = index + 1
+            parts += [_CDATA, *parse_markup(token.raw[len(_CDATA) : -3], PLAIN).parts, "]]>"]
+        elif token.name and _is_block(token, index, pairs, rules, is_inline):
+            parts += block_parts(tokens, line, pairs, rules, write)
             line = []
             end = index + 1 if kept_end is None else kept_end + 1
             parts += [other.raw for other in tokens[index:end]]
@@ -128,11 +131,37 @@ def parse_markup(text: str, rules: MarkupRules) -> MarkupDocument:
             end = index + 1 if kept_end is None else kept_end + 1
             line += range(index, end)
         index = end
-    parts += _block(tokens, line, pairs, rules)
-    return MarkupDocument([part for part in parts if part != ""], references)
+    parts += block_parts(tokens, line, pairs, rules, write)
+    return MarkupDocument([part for part in parts if part != ""])
 
 
-def _tokens(text: str, rules: MarkupRules) -> Iterator[_Token]:
+def block_writer(tokens: Sequence[Token], rules: MarkupRules) -> Callable[[MarkedText], str]:
+    """The function that writes a block as the document spells characters."""
+    if rules.language == "plain":
+        return write_plain
+    references: dict[str, str] = {}
+    for token in tokens:
+        if token.kind == "text":
+            for match in _REFERENCE.finditer(token.raw):
+                character = html.unescape(match[0])
+                if len(character) == 1 and character not in "&<>":
+                    references[character] = match[0]
+
+    def escape(text: str) -> str:
+        text = html.escape(text, quote=False)
+        for character, reference in references.items():
+            text = text.replace(character, reference)
+        return text
+
+    return lambda block: block.render(escape)
+
+
+def write_plain(block: MarkedText) -> str:
+    """The block of a text that has no spelling of its own for any character."""
+    return block.render(str)
+
+
+def markup_tokens(text: str, rules: MarkupRules) -> Iterator[Token]:
     """The document in pieces, which together are the text."""
     start = position = 0  # of the text that has begun, and of the search
     unclosed: set[str] = set()
@@ -147,7 +176,7 @@ def _tokens(text: str, rules: MarkupRules) -> Iterator[_Token]:
     yield from _text_tokens(text[start:], rules)
 
 
-def _markup_at(text: str, position: int, unclosed: set[str], rules: MarkupRules) -> tuple[_Token | None, int]:
+def _markup_at(text: str, position: int, unclosed: set[str], rules: MarkupRules) -> tuple[Token | None, int]:
     """The token of the markup at a position, if there is any, and its end. `unclosed` has the ends that do not come."""
     for opening, closing in _OTHER:
         if text.startswith(opening, position):
@@ -155,34 +184,34 @@ def _markup_at(text: str, position: int, unclosed: set[str], rules: MarkupRules)
             if end < 0:
                 unclosed.add(closing)
                 continue
-            return _Token("other", text[position : end + len(closing)]), end + len(closing)
+            return Token("other", text[position : end + len(closing)]), end + len(closing)
     match = _TAG.match(text, position)
     if match is None:
         return None, position
-    name = match["name"].lower() if rules.language == "html" else match["name"]
+    name = match["name"] if rules.language == "xml" else match["name"].lower()
     if match["slash"]:
-        return _Token("close", match[0], name), match.end()
-    is_void = rules.language == "html" and name in _HTML_VOID
+        return Token("close", match[0], name), match.end()
+    is_void = rules.language != "xml" and name in _HTML_VOID
     if is_void or match["attributes"].endswith("/"):
-        return _Token("empty", match[0], name, match["attributes"]), match.end()
-    if rules.language == "html" and name in _HTML_RAW and name not in unclosed:
+        return Token("empty", match[0], name, match["attributes"]), match.end()
+    if rules.language != "xml" and name in _HTML_RAW and name not in unclosed:
         # Nothing is markup up to the end tag.
         found = re.compile(rf"</{name}\s*>", re.IGNORECASE).search(text, match.end())
         if found is not None:
-            return _Token("other", text[position : found.end()], name), found.end()
+            return Token("other", text[position : found.end()], name), found.end()
         unclosed.add(name)
-    return _Token("open", match[0], name, match["attributes"]), match.end()
+    return Token("open", match[0], name, match["attributes"]), match.end()
 
 
-def _text_tokens(text: str, rules: MarkupRules) -> Iterator[_Token]:
+def _text_tokens(text: str, rules: MarkupRules) -> Iterator[Token]:
     """The text, apart from references that only the document itself can explain."""
-    runs = [text] if rules.language == "html" else _XML_REFERENCE.split(text)
+    runs = _CODES[rules.language].split(text)
     for index, run in enumerate(runs):
         if run:
-            yield _Token("other" if index % 2 else "text", run)
+            yield Token("other" if index % 2 else "text", run)
 
 
-def _pairs(tokens: Sequence[_Token]) -> dict[int, int]:
+def matching_tags(tokens: Sequence[Token]) -> dict[int, int]:
     """The end tag of each start tag that has one, by index, and the other way round.
 
     An end tag ends the last open element of its name; those begun after it have no end tag then.
@@ -204,7 +233,7 @@ def _pairs(tokens: Sequence[_Token]) -> dict[int, int]:
     return pairs
 
 
-def _inline_by_structure(tokens: Sequence[_Token], pairs: dict[int, int]) -> dict[int, bool]:
+def _inline_by_structure(tokens: Sequence[Token], pairs: dict[int, int]) -> dict[int, bool]:
     """Whether each tag stands in a line: there is text beside it, or beside an element around it."""
     parents: list[int] = [-1]
     parent_of: dict[int, int] = {}
@@ -225,7 +254,7 @@ def _inline_by_structure(tokens: Sequence[_Token], pairs: dict[int, int]) -> dic
     return is_inline
 
 
-def _is_block(token: _Token, index: int, pairs: dict[int, int], rules: MarkupRules, is_inline: dict[int, bool]) -> bool:
+def _is_block(token: Token, index: int, pairs: dict[int, int], rules: MarkupRules, is_inline: dict[int, bool]) -> bool:
     if token.name in rules.inline:
         return False
     if token.name in rules.splitting:
@@ -236,13 +265,17 @@ def _is_block(token: _Token, index: int, pairs: dict[int, int], rules: MarkupRul
     return not is_inline.get(start, False)
 
 
-def _is_kept(token: _Token, rules: MarkupRules) -> bool:
+def _is_kept(token: Token, rules: MarkupRules) -> bool:
     return token.name in rules.kept or bool(_NOT_TRANSLATED.search(token.attributes))
 
 
-def _block(
-    tokens: Sequence[_Token], line: Sequence[int], pairs: dict[int, int], rules: MarkupRules
-) -> list[str | MarkedText]:
+def block_parts(
+    tokens: Sequence[Token],
+    line: Sequence[int],
+    pairs: dict[int, int],
+    rules: MarkupRules,
+    write: Callable[[MarkedText], str],
+) -> list[Part]:
     """The block of these tokens, with the space before and after it; only markup if it has no letters."""
     first, last = 0, len(line)
     while first < last and tokens[line[first]].kind == "text" and not tokens[line[first]].raw.strip():
@@ -260,7 +293,7 @@ def _block(
     )
     before += first_run[: _space_before(first_run)]
     after = last_run[len(last_run) - _space_before(last_run[::-1]) :] + after
-    return [before, block, after]
+    return [before, Block(block, write), after]
 
 
 def _space_before(raw: str) -> int:
@@ -272,7 +305,7 @@ def _space_before(raw: str) -> int:
 class _LineBuilder:
     """The text of a line's tokens, with its marks."""
 
-    def __init__(self, tokens: Sequence[_Token], pairs: dict[int, int], rules: MarkupRules) -> None:
+    def __init__(self, tokens: Sequence[Token], pairs: dict[int, int], rules: MarkupRules) -> None:
         self._tokens, self._pairs, self._rules = tokens, pairs, rules
         self._text: list[str] = []
         self._length = 0
@@ -287,7 +320,7 @@ class _LineBuilder:
         for index in line:
             token = self._tokens[index]
             if index <= end_of_kept:
-                kept_text += _as_text(token.raw) if token.kind == "text" else ""
+                kept_text += self._as_text(token.raw) if token.kind == "text" else ""
                 if index == end_of_kept:
                     raw = "".join(kept.raw for kept in self._tokens[start_of_kept : index + 1])
                     start = self._length
@@ -297,7 +330,7 @@ class _LineBuilder:
             pair = self._pairs.get(index, -1)
             if token.kind == "text":
                 self.translated_text += token.raw
-                self._add(_as_text(token.raw))
+                self._add(self._as_text(token.raw))
             elif token.kind == "open" and pair in is_on_line and _is_kept(token, self._rules):
                 start_of_kept, end_of_kept, kept_text = index, pair, ""
             elif token.kind == "open" and pair in is_on_line:
@@ -311,6 +344,9 @@ class _LineBuilder:
                 self._marks.append(Mark(self._length, self._length, token.raw, "", self._parent))
         text = "".join(self._text)
         start, end = len(text) - len(text.lstrip()), len(text.rstrip())
+        last = next((index for index, mark in enumerate(self._marks) if end < mark.start), None)
+        if last is not None:  # the space at the end belongs to the mark after it
+            self._marks[last] = replace(self._marks[last], opening=" " + self._marks[last].opening)
         marks = [
             replace(mark, start=min(max(mark.start, start), end) - start, end=min(max(mark.end, start), end) - start)
             for mark in self._marks
@@ -322,14 +358,18 @@ class _LineBuilder:
         return self._open[-1][0] if self._open else -1
 
     def _add(self, text: str) -> None:
-        """Add text; a space after a space, or at the beginning, is left out."""
+        """Add text; a space after a space, or at the beginning, is left out, or belongs to the empty mark before it."""
         if text.startswith(" ") and (not self._length or self._text[-1].endswith(" ")):
             text = text[1:]
+            last = len(self._marks) - 1
+            is_open = any(index == last for index, _ in self._open[-1:])
+            if last >= 0 and not is_open and self._marks[last].start == self._length and not self._marks[last].closing:
+                self._marks[last] = replace(self._marks[last], opening=self._marks[last].opening + " ")
         if text:
             self._text.append(text)
             self._length += len(text)
 
-
-def _as_text(raw: str) -> str:
-    """The characters that a run of text in a document stands for; white space is a space."""
-    return html.unescape(_SPACES.sub(" ", raw))
+    def _as_text(self, raw: str) -> str:
+        """The characters that a run of text in a document stands for; white space is a space."""
+        text = _SPACES.sub(" ", raw)
+        return text if self._rules.language == "plain" else html.unescape(text)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nmt_cli.cli.arguments import DebugOption, QuietOption, find_models, model_option
+from nmt_cli.cli.decode.document_file import DocumentFile, check_document, choose_source, read_content
 from nmt_cli.cli.decode.input import STANDARD, OnInvalidBytes, count_lines, numbered_blocks, open_input, open_prefixes
 from nmt_cli.cli.decode.output import FormatName, OutputFormat, check_output, file_identity, is_stream, open_output
 from nmt_cli.console import ProgressLines, show_progress
@@ -33,6 +34,14 @@ _computing_option = partial(typer.Option, rich_help_panel="Computing")
 
 
 def decode(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]",
+            help="Document to translate: .html, .docx, .odt, .epub, .md, .po, .xliff, .srt or other; else lines.",
+            show_default=False,
+        ),
+    ] = None,
     model: Annotated[
         list[Path] | None,
         model_option(help="Model or run; repeated: an ensemble. Else the newest run."),
@@ -44,6 +53,12 @@ def decode(
         Path, typer.Option("--output", "-o", metavar="FILE", help="File to write, continued after a stop; - is stdout.")
     ] = STANDARD,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file at -o.")] = False,
+    column: Annotated[
+        str | None,
+        typer.Option(
+            "--column", metavar="NAME", help="Column of a CSV or TSV document to translate: its name or number."
+        ),
+    ] = None,
     prefix: Annotated[
         Path | None,
         typer.Option("--prefix", metavar="FILE", help="Beginnings of translations, one per line, which may be blank."),
@@ -204,7 +219,7 @@ def decode(
     quiet: QuietOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Translate text: n lines in, n lines out, in order; a blank line stays blank.
+    """Translate text: n lines in, n lines out, in order; a blank line stays blank. Or translate a document.
 
     Example: nmt decode --beam 4 < input.txt > output.txt
     """
@@ -213,7 +228,19 @@ def decode(
     bound_spinning(DECODING_SPINS)
     has_terms = terms is not None
     formatting = OutputFormat(form, nbest=nbest, word_scores=word_scores, alignments=alignments, has_terms=has_terms)
+    source, is_document = choose_source(file, source)
     check_output(output, source=source, overwrite=overwrite)
+    if is_document:
+        given = {
+            "--prefix": prefix is not None,
+            "--format": form != "text",
+            "--stream": stream,
+            "--markup": markup is not None,
+        }
+        check_document(source, output=output, refused=[flag for flag, is_given in given.items() if is_given])
+    elif column is not None:
+        hint = "give a CSV or TSV file without -i: nmt decode FILE --column NAME"
+        raise UsageError("lines of text have no columns", where="--column", hint=hint)
     is_bulk = source != STANDARD and not stream
     if workers is not None and workers > 1 and not is_bulk:
         message = f"--workers {workers} would translate ahead of a stream, whose lines are answered as they come"
@@ -237,7 +264,10 @@ def decode(
     }
     overrides = {name: value for name, value in settings.items() if value is not None}
     with ExitStack() as stack:
-        blocks = stack.enter_context(open_input(source, is_streamed=stream, errors=errors))
+        content = read_content(source) if is_document else None
+        blocks: Iterator[list[str]] = iter(())
+        if content is None:
+            blocks = stack.enter_context(open_input(source, is_streamed=stream, errors=errors))
         prefixes = stack.enter_context(open_prefixes(prefix, source=source, errors=errors))
         models = find_models(model)  # raises the error of a wrong name before torch is imported
         from nmt_cli.decoding import parallel
@@ -246,21 +276,40 @@ def decode(
         options: dict[str, Any] = {"nbest": nbest, "mbr": mbr, "word_scores": word_scores, "alignments": alignments}
         options |= {"copy_symbols": copy_symbols, "markup": markup}
         options |= {"terms": TermList.read(terms)} if terms is not None else {}
+        if content is not None:
+            options |= {"alignments": True, "copy_symbols": True}
         job = parallel.TranslationJob(models, engine, precision, device, threads, overrides=overrides, options=options)
         jobs = parallel.jobs_for_workers(job, workers=workers, is_bulk=is_bulk)
         translate = stack.enter_context(parallel.parallel_translator(jobs))
         (probe,) = translate([parallel.LineBlock(1, [])])  # raises the error of wrong settings before input is awaited
         statistics = Statistics(_engine_and_devices(probe, [one.device for one in jobs]))
         record = _job_record(probe, job, source=source, prefix=prefix, terms=terms, output=output, form=form)
+        document = None
+        if content is not None:
+            document = DocumentFile.of(content, source, languages=probe.languages, column=column)
         write, lines_done = stack.enter_context(
-            open_output(output, job=record, overwrite=overwrite, rows_are_numbered=formatting.has_numbered_rows)
+            open_output(
+                output,
+                job=record and {**record, **({"column": column} if is_document else {})},
+                overwrite=overwrite,
+                rows_are_numbered=formatting.has_numbered_rows,
+                finish=document.finish if document else None,
+            )
         )
-        remaining = numbered_blocks(blocks, prefixes, prefix_file=prefix, lines_done=lines_done)
-        count = stack.enter_context(show_line_count(source, output, is_streamed=stream, has_bar=len(jobs) == 1))
+        if document:
+            remaining = document.line_blocks(lines_done=lines_done)
+        else:
+            remaining = numbered_blocks(blocks, prefixes, prefix_file=prefix, lines_done=lines_done)
+        total = len(document.blocks) if document else None
+        has_bar = len(jobs) == 1
+        count = stack.enter_context(show_line_count(source, output, is_streamed=stream, has_bar=has_bar, total=total))
         count(lines_done)
         for result in translate(remaining):
             statistics.add(result.translations, started=result.started, ended=result.ended)
-            write(formatting.render(result.translations, first_line=lines_done + 1))
+            if document:
+                write(document.rows(result.translations, lines_done=lines_done))
+            else:
+                write(formatting.render(result.translations, first_line=lines_done + 1))
             _warn_of_unmet_terms(result.translations, first_line=lines_done + 1)
             lines_done += len(result.translations)
             count(lines_done)
@@ -304,9 +353,11 @@ class Statistics:
 
 @contextmanager
 def show_line_count(
-    source: Path, output: Path, *, is_streamed: bool, has_bar: bool
+    source: Path, output: Path, *, is_streamed: bool, has_bar: bool, total: int | None
 ) -> Iterator[Callable[[int], object]]:
     """A function that shows on stderr how many lines are done, of a file with the whole number and the time left.
+
+    `total` is the number of blocks of a document.
 
     Nothing is shown beside translations on the same terminal, and between lines that the user types. Without a bar,
     which the messages of worker processes would break, it is a line now and then.
@@ -315,11 +366,11 @@ def show_line_count(
     if is_typed or (output == STANDARD and sys.stdout is not None and sys.stdout.isatty()):
         yield lambda lines_done: None
         return
-    total = None
+    unit = "lines" if total is None else "blocks"
     with suppress(DataError):  # of a damaged file: its lines before the damage are translated first
-        total = count_lines(source) if source.is_file() else None
+        total = count_lines(source) if total is None and source.is_file() else total
     with show_progress() if has_bar else nullcontext(ProgressLines(time.monotonic)) as progress:
-        yield lambda lines_done: progress("lines", lines_done, total)
+        yield lambda lines_done: progress(unit, lines_done, total)
 
 
 def _engine_and_devices(result: TranslatedBlock, devices: Sequence[str]) -> str:

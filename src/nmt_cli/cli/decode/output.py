@@ -113,12 +113,18 @@ def is_stream(output: Path) -> bool:
 
 @contextmanager
 def open_output(
-    output: Path, *, job: Mapping[str, Any] | None, overwrite: bool, rows_are_numbered: bool
+    output: Path,
+    *,
+    job: Mapping[str, Any] | None,
+    overwrite: bool,
+    rows_are_numbered: bool,
+    finish: Callable[[str], bytes] | None = None,
 ) -> Iterator[tuple[Callable[[str], None], int]]:
     """A function that writes to the output, and the number of input lines that the output already has.
 
     DataError if writing fails. The file appears when the block ends well. Until then, and after an error, the text is
-    in FILE.partial beside it. The same `job` continues FILE.partial; without a job it cannot be continued.
+    in FILE.partial beside it. The same `job` continues FILE.partial; without a job it cannot be continued. If the
+    lines are not the file itself, `finish` makes it of them.
     """
     if is_stream(output):
         to_stdout = output == STANDARD
@@ -128,9 +134,12 @@ def open_output(
         with _write_errors(name):
             stream = io.FileIO(sys.stdout.fileno(), "w", closefd=False) if to_stdout else io.FileIO(output, "w")
         with stream:
-            yield partial(_write_all, stream, name), 0
+            rows: list[str] = []
+            yield partial(_write_all, stream, name) if finish is None else rows.append, 0
+            if finish is not None:
+                _write_all(stream, name, finish("".join(rows)))
         return
-    from nmt_cli.files import lock_path
+    from nmt_cli.files import lock_path, write_file
 
     final = output.resolve()  # not of a stream: a pipe in /dev/fd resolves to no path
     unfinished = PartialOutput(final)
@@ -145,6 +154,11 @@ def open_output(
         with stream:
             try:
                 yield partial(_write_all, stream, str(output)), done
+                if finish is not None:
+                    write_file(final, finish(unfinished.path.read_text(encoding="utf-8")), error=DataError)
+                    unfinished.path.unlink()
+                    unfinished.forget()
+                    return
             except BaseException:
                 unfinished.keep_text(may_continue=job is not None)
                 raise
@@ -222,9 +236,9 @@ def file_identity(path: Path) -> dict[str, Any]:
         return {"bytes": path.stat().st_size, "sha256": files.sha256(path)}
 
 
-def _write_all(stream: io.FileIO, name: str, text: str) -> None:
+def _write_all(stream: io.FileIO, name: str, content: str | bytes) -> None:
     """Write all of the text at once."""
-    rest = memoryview(text.encode())
+    rest = memoryview(content.encode() if isinstance(content, str) else content)
     with _write_errors(name):
         while rest:
             rest = rest[stream.write(rest) or 0 :]

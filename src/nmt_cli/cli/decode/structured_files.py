@@ -1,10 +1,11 @@
-"""Structured files (TMX, CSV, HTML and the like), which `nmt decode` refuses: it translates lines of text."""
+"""Structured files (TMX, CSV, HTML and the like), which are no lines of text; `nmt decode FILE` translates them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 from nmt_cli.errors import DataError
@@ -44,10 +45,22 @@ _STRUCTURES = (
 
 def check_unstructured(beginning: bytes, *, name: str) -> None:
     """Raise DataError if a text is a file of TMX, CSV or the like, by its first bytes or, for tables, by its name."""
+    from nmt_cli.documents.formats import ending_of, is_binary
+
     file = Path(name)
     ending = Path(file.stem if decompressor_of(file) else file.name).suffix.lower()
     text = beginning.decode(wide_encoding(beginning) or "utf-8", "replace").removeprefix("\ufeff")
-    for structure in _STRUCTURES:
-        if structure.beginning.match(text) and (not structure.endings or ending in structure.endings):
-            message = f"{STDIN if name == STDIN else file.name} is {structure.kind}, not lines of text"
-            raise DataError(message, where=name, hint="give its text alone, with one sentence per line")
+    kinds = [
+        structure.kind
+        for structure in _STRUCTURES
+        if structure.beginning.match(text) and (not structure.endings or ending in structure.endings)
+    ]
+    if beginning.startswith(b"PK\x03\x04") and is_binary(name):
+        kinds = ["a document"]
+    if kinds:
+        message = f"{STDIN if name == STDIN else file.name} is {kinds[0]}, not lines of text"
+        hint = "give its text alone, with one sentence per line"
+        if not kinds[0].startswith("JSON"):
+            known = quote(name) if ending_of(name) not in ("", ".txt") else "FILE"
+            hint = f"give it as a document, with its ending: nmt decode {known} -o NEW"
+        raise DataError(message, where=name, hint=hint)

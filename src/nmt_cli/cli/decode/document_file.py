@@ -1,0 +1,109 @@
+"""The document that `nmt decode` translates: its blocks as lines, and the file that their translations make."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nmt_cli.cli.decode.input import STANDARD
+from nmt_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from nmt_cli.decoding.parallel import LineBlock
+    from nmt_cli.decoding.translation import Translation
+    from nmt_cli.documents.formats import DocumentInBlocks
+    from nmt_cli.documents.marked_text import MarkedText
+    from nmt_cli.recipe.schema import LanguagePair
+
+_BLOCKS_TOGETHER = 1000
+
+
+def choose_source(file: Path | None, source: Path) -> tuple[Path, bool]:
+    """The file to translate, and whether it is a document by the ending of its name."""
+    from nmt_cli.documents.formats import ending_of
+
+    if file is None:
+        return source, False
+    if source != STANDARD:
+        message = f"{file} and {source} are both given to translate"
+        raise UsageError(message, where="--input", hint="give one: a document or text as FILE, or text with -i FILE")
+    return file, ending_of(file.name) not in ("", ".txt")
+
+
+def check_document(source: Path, *, output: Path, refused: Sequence[str]) -> None:
+    """Raise UsageError if a document is written where it cannot be read, or has options for lines of text."""
+    from nmt_cli.documents.formats import ending_of, is_binary
+
+    for flag in refused:
+        message = f"{flag} is for lines of text, and {source.name} is a document"
+        raise UsageError(message, where=flag, hint=f"leave {flag} out, or give lines of text with -i")
+    ending = ending_of(source.name)
+    named = shlex.quote(str(source.with_name(f"translated{ending}")))
+    if output == STANDARD and is_binary(source.name) and sys.stdout is not None and sys.stdout.isatty():
+        message = f"a translated {ending} file is nothing to read on a terminal"
+        raise UsageError(message, where="--output", hint=f"write it to a file: -o {named}")
+    if (is_binary(source.name) or is_binary(output.name)) and ending_of(output.name) not in ("", ending):
+        message = (
+            f"{source.name} is translated into another {ending} file, and {output} is named as one of another kind"
+        )
+        raise UsageError(message, where="--output", hint=f"-o {named}")
+
+
+def read_content(source: Path) -> bytes:
+    """The bytes of a document."""
+    from nmt_cli.documents.formats import COMMAND_LINE_LIMITS
+    from nmt_cli.files import reading_errors
+
+    with reading_errors(source), source.open("rb") as stream:
+        return stream.read(COMMAND_LINE_LIMITS.max_bytes + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentFile:
+    """A document and its blocks. FILE.partial has a line for each translated block: its text, and where marks are."""
+
+    document: DocumentInBlocks
+    blocks: Sequence[MarkedText]
+
+    @classmethod
+    def of(cls, content: bytes, source: Path, *, languages: LanguagePair, column: str | None) -> DocumentFile:
+        """The document in the bytes of a file."""
+        from nmt_cli.documents.formats import COMMAND_LINE_LIMITS, read_document
+
+        document = read_document(content, source.name, languages=languages, limits=COMMAND_LINE_LIMITS, column=column)
+        return cls(document, document.blocks)
+
+    def line_blocks(self, *, lines_done: int) -> Iterator[LineBlock]:
+        """The texts of the blocks that are not done, many at a time."""
+        from nmt_cli.decoding.parallel import LineBlock
+
+        for start in range(lines_done, len(self.blocks), _BLOCKS_TOGETHER):
+            blocks = self.blocks[start : start + _BLOCKS_TOGETHER]
+            yield LineBlock(start + 1, [block.text for block in blocks], kept=[block.kept for block in blocks])
+
+    def rows(self, translations: Sequence[Translation], *, lines_done: int) -> str:
+        """The lines of FILE.partial for the translations of blocks."""
+        rows = []
+        for block, translation in zip(
+            self.blocks[lines_done : lines_done + len(translations)], translations, strict=True
+        ):
+            translated = block.translated(translation.text, translation.links)
+            places = [(mark.start, mark.end) for mark in translated.marks]
+            rows.append(json.dumps([translated.text, places], ensure_ascii=False) + "\n")
+        return "".join(rows)
+
+    def finish(self, rows: str) -> bytes:
+        """The translated file."""
+        translated = []
+        for block, row in zip(self.blocks, rows.split("\n"), strict=False):
+            text, places = json.loads(row)
+            marks = (
+                replace(mark, start=start, end=end) for mark, (start, end) in zip(block.marks, places, strict=True)
+            )
+            translated.append(replace(block, text=text, marks=tuple(marks)))
+        return self.document.write(translated)

@@ -1,0 +1,245 @@
+"""XLIFF 1.2 and 2, and TMX: the translation stands beside its source, which stays.
+
+What has a translation keeps it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from nmt_cli.documents.markup import XML, Token, block_parts, block_writer, markup_tokens, matching_tags
+from nmt_cli.documents.parts import Part
+from nmt_cli.errors import DataError
+from nmt_cli.languages import match_code, standard_code
+from nmt_cli.recipe.schema import LanguagePair
+
+# Their content is code of the document's format.
+_CODES = frozenset(["ph", "it", "bpt", "ept", "ut"])
+# The beginning and the end of markup that is no element, because it may overlap with others.
+_SPAN_STARTS, _SPAN_ENDS = frozenset(["bpt", "bx", "sc"]), frozenset(["ept", "ex", "ec"])
+_SPAN_KEYS = ("startRef", "rid", "i", "id")
+_UNITS = frozenset({"trans-unit", "segment"})
+_NO_TRANSLATION = re.compile(r"new|initial|needs-(?:translation|adaptation|l10n)")
+_FOR_REVIEW = "needs-review-translation"
+
+
+class _Tree:
+    """The tokens of a document, and the elements directly inside of each element, by their indices."""
+
+    def __init__(self, tokens: Sequence[Token]) -> None:
+        self.tokens = tokens
+        self.pairs = matching_tags(tokens)
+        self.parents: list[int] = []
+        self.children: dict[int, list[int]] = {}
+        parent = -1
+        for index, token in enumerate(tokens):
+            if token.kind == "close" and index in self.pairs:
+                parent = self.parents[self.pairs[index]]
+            self.parents.append(parent)
+            if token.kind in ("open", "empty"):
+                self.children.setdefault(parent, []).append(index)
+            if token.kind == "open" and index in self.pairs:
+                parent = index
+
+    def named(self, *names: str) -> list[int]:
+        """The elements with one of these names, whatever their namespace."""
+        return [
+            index for index, token in enumerate(self.tokens) if self._is_named(index, names) and token.kind != "close"
+        ]
+
+    def _is_named(self, index: int, names: Iterable[str]) -> bool:
+        return _local_name(self.tokens[index]) in names
+
+    def child(self, parent: int, name: str) -> int | None:
+        """The first element of this name directly inside of another one."""
+        return next((index for index in self.children.get(parent, ()) if self._is_named(index, (name,))), None)
+
+    def end(self, index: int) -> int:
+        """The token that ends an element: the element itself if it is empty."""
+        return self.pairs.get(index, index)
+
+    def inner(self, index: int) -> Sequence[Token]:
+        """The tokens inside of an element."""
+        return self.tokens[index + 1 : self.end(index)]
+
+    def inner_text(self, index: int) -> str:
+        """The content of an element as it is written."""
+        return "".join(token.raw for token in self.inner(index)).strip()
+
+    def space_before(self, index: int) -> str:
+        """The white space before a tag, with which its line begins."""
+        before = self.tokens[index - 1].raw if index else ""
+        return before if before.isspace() else ""
+
+    def is_translated(self, index: int) -> bool:
+        """False if the element, or the nearest one around it that says so, is not to be translated."""
+        while index >= 0:
+            if value := _attribute(self.tokens[index], "translate"):
+                return value == "yes"
+            index = self.parents[index]
+        return True
+
+    def assembled(self, replaced: dict[int, tuple[int, list[Part]]]) -> list[Part]:
+        """The document with other parts in the place of tokens: by the first one, where they end, and the parts."""
+        parts: list[Part] = []
+        index = 0
+        while index < len(self.tokens):
+            end, new = replaced.get(index, (index + 1, [self.tokens[index].raw]))
+            parts += new
+            index = end
+        return parts
+
+
+def xliff_parts(text: str, *, languages: LanguagePair, name: str) -> list[Part]:
+    """The segments of an XLIFF file that have no translation, in the places of their translations."""
+    tree = _Tree(list(markup_tokens(text, XML)))
+    roots = tree.named("xliff")
+    _check_root(roots, "xliff", name=name)
+    replaced: dict[int, tuple[int, list[Part]]] = {}
+    for unit in tree.named(*_UNITS):
+        source, target = tree.child(unit, "source"), tree.child(unit, "target")
+        if source is None or not tree.is_translated(unit) or _has_translation(tree, unit, source, target):
+            continue
+        content = tree.child(unit, "seg-source") or source
+        translated = _inline_parts(tree.inner(content))
+        is_old = _local_name(tree.tokens[unit]) == "trans-unit"
+        if target is None:
+            tag = tree.tokens[source].name.replace("source", "target")
+            opening = f'<{tag} state="{_FOR_REVIEW}">' if is_old else f"<{tag}>"
+            end = tree.end(content)
+            new = [tree.tokens[end].raw, tree.space_before(source), opening, *translated, f"</{tag}>"]
+            replaced[end] = end + 1, new
+        else:
+            token = tree.tokens[target]
+            opening = _with_attribute(token, "state", _FOR_REVIEW) if is_old else token.raw
+            opening = opening.removesuffix(">").rstrip("/ ") + ">"
+            replaced[target] = tree.end(target) + 1, [opening, *translated, f"</{token.name}>"]
+        if _attribute(tree.tokens[unit], "state") == "initial":
+            replaced[unit] = unit + 1, [_with_attribute(tree.tokens[unit], "state", "translated")]
+    if replaced:
+        attribute, elements = "target-language", tree.named("file")
+        if _attribute(tree.tokens[roots[0]], "srcLang"):
+            attribute, elements = "trgLang", roots
+        for index in elements:
+            if not _attribute(tree.tokens[index], attribute):
+                new = [_with_attribute(tree.tokens[index], attribute, standard_code(languages.target))]
+                replaced[index] = index + 1, new
+    return tree.assembled(replaced)
+
+
+def tmx_parts(text: str, *, languages: LanguagePair, name: str) -> list[Part]:
+    """The units of a translation memory without the target language, in the places of their translations."""
+    tree = _Tree(list(markup_tokens(text, XML)))
+    _check_root(tree.named("tmx"), "tmx", name=name)
+    replaced: dict[int, tuple[int, list[Part]]] = {}
+    found: dict[str, None] = {}
+    has_source = False
+    for unit in tree.named("tu"):
+        variants: dict[str, int] = {}
+        for index in tree.children.get(unit, ()):
+            if _local_name(tree.tokens[index]) == "tuv":
+                code = _attribute(tree.tokens[index], "xml:lang") or _attribute(tree.tokens[index], "lang") or ""
+                variants[code.replace("_", "-")] = index
+        found |= dict.fromkeys(variants)
+        codes = [code for code in variants if code[:1].isalpha()]
+        source, target = match_code(languages.source, codes), match_code(languages.target, codes)
+        has_source |= source is not None
+        segment = tree.child(variants[source], "seg") if source is not None else None
+        if source is None or segment is None:
+            continue
+        other = tree.child(variants[target], "seg") if target is not None else None
+        if other is not None and not tree.inner_text(other):
+            seg = tree.tokens[other].name
+            replaced[other] = tree.end(other) + 1, [f"<{seg}>", *_inline_parts(tree.inner(segment)), f"</{seg}>"]
+        elif target is None:
+            tuv, last = tree.tokens[variants[source]], tree.end(max(variants.values()))
+            attribute = "xml:lang" if _attribute(tuv, "xml:lang") else "lang"
+            seg = tree.tokens[segment].name
+            opening = f'<{tuv.name} {attribute}="{standard_code(languages.target)}">{tree.space_before(segment)}<{seg}>'
+            closing = f"</{seg}>{tree.space_before(tree.end(variants[source]))}</{tuv.name}>"
+            inserted = [tree.space_before(variants[source]), opening, *_inline_parts(tree.inner(segment)), closing]
+            replaced[last] = last + 1, [tree.tokens[last].raw, *inserted]
+    if not has_source:
+        message = f"{name} has no text in {languages.source}, from which this model translates"
+        message += f"; its languages are {', '.join(found)}" if found else ""
+        raise DataError(message, where=name, hint="give a model of the other direction with -m, or another file")
+    return tree.assembled(replaced)
+
+
+def _check_root(roots: Sequence[int], root: str, *, name: str) -> None:
+    if not roots:
+        message = f"{name} is no {root.upper()} file: it has no <{root}>"
+        raise DataError(message, where=name, hint=f"give a file whose root is <{root}>, or its right ending")
+
+
+def _has_translation(tree: _Tree, unit: int, source: int, target: int | None) -> bool:
+    """Whether a unit has a target that is not only the copy of its source, or in a state without translation."""
+    if target is None or not re.sub(r"<[^<>]*>", "", tree.inner_text(target)).strip():
+        return False
+    state = _attribute(tree.tokens[target], "state") or _attribute(tree.tokens[unit], "state")
+    if state:
+        return _NO_TRANSLATION.fullmatch(state) is None
+    return tree.inner_text(target) != tree.inner_text(source)
+
+
+def _inline_parts(tokens: Sequence[Token]) -> list[Part]:
+    """The content of a segment as one block, or as it is if there is nothing to translate."""
+    tokens = _with_spans(_with_whole_codes(tokens))
+    return block_parts(tokens, range(len(tokens)), matching_tags(tokens), XML, block_writer(tokens, XML))
+
+
+def _with_whole_codes(tokens: Sequence[Token]) -> list[Token]:
+    """The tokens, where each element of code is one token with its content."""
+    pairs = matching_tags(tokens)
+    whole: list[Token] = []
+    index = 0
+    while index < len(tokens):
+        token = tokens[index]
+        end = pairs.get(index, index) if token.kind == "open" and _local_name(token) in _CODES else index
+        if end > index:
+            token = token._replace(kind="empty", raw="".join(inner.raw for inner in tokens[index : end + 1]))
+        whole.append(token)
+        index = end + 1
+    return whole
+
+
+def _with_spans(tokens: Sequence[Token]) -> list[Token]:
+    """The tokens, where codes that begin and end a span are tags of one, unless it overlaps with another."""
+    spans = list(tokens)
+    parents = _Tree(tokens).parents
+    started: list[tuple[str, int]] = []
+    for index, token in enumerate(tokens):
+        name = _local_name(token)
+        if name not in _SPAN_STARTS | _SPAN_ENDS:
+            continue
+        key = next(filter(None, (_attribute(token, attribute) for attribute in _SPAN_KEYS)), "")
+        if name in _SPAN_STARTS:
+            started.append((key, index))
+        elif started and started[-1][0] == key:
+            _, start = started.pop()
+            if parents[start] == parents[index]:
+                spans[start] = Token("open", tokens[start].raw, f"span {start}")
+                spans[index] = Token("close", token.raw, f"span {start}")
+        else:
+            started = [other for other in started if other[0] != key]
+    return spans
+
+
+def _local_name(token: Token) -> str:
+    return token.name.rpartition(":")[2]
+
+
+def _attribute(token: Token, name: str) -> str:
+    """The value of an attribute of a tag; empty if it has none."""
+    found = re.search(rf"(?<![\w:.-]){name}\s*=\s*(?:\"([^\"]*)\"|'([^']*)')", token.attributes)
+    return (found[1] or found[2] or "") if found else ""
+
+
+def _with_attribute(token: Token, name: str, value: str) -> str:
+    """The tag with another value of an attribute."""
+    pattern = rf"(?<![\w:.-])({name}\s*=\s*)(?:\"[^\"]*\"|'[^']*')"
+    if re.search(pattern, token.attributes):
+        return re.sub(pattern, rf'\g<1>"{value}"', token.raw, count=1)
+    beginning = f"<{token.name}"
+    return f'{beginning} {name}="{value}"{token.raw.removeprefix(beginning)}'

@@ -1,0 +1,163 @@
+"""Markdown: paragraphs, headings, items and cells are blocks; emphasis, links and code are marks in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+
+from markdown_it import MarkdownIt
+from markdown_it.common.utils import normalizeReference
+
+from nmt_cli.documents.markup import (
+    HTML,
+    PLAIN,
+    Token,
+    block_parts,
+    markup_tokens,
+    matching_tags,
+    parse_markup,
+    write_plain,
+)
+from nmt_cli.documents.parts import Part
+
+_FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\r?\n(?s:.*?)\n\1[ \t]*(?:\r?\n|\Z)")
+_HARD_BREAK = re.compile(r"(?: {2,}|\\)\r?\n[ \t>]*")
+_LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
+# Code, formulas and addresses; escapes, footnotes, boxes, kinds of quotes, emoji, references, templates and comments.
+_KEPT = r"(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)|\$\$?[^$\s](?:[^$\n]*[^$\s])?\$\$?(?!\d)|<[a-z][a-z+.-]*:[^<>\s]*>"
+_OTHER = (
+    r"\\[!-/:-@\[-`{-~]|\[\^[^\]\s]+\]:?|\[[ x]\](?=\s)|\[![a-z]+\]|:[a-z0-9_+-]+:|&(?:#?\w+);|\{%[^\n]*?%\}|<!--.*?-->"
+)
+_LINK_END = r"\](?:\((?:[^()\\]|\\.|\([^()]*\))*\)|\[[^\[\]]*\])?(?:\{[:.#][^{}]*\})?"
+_INLINE = re.compile(
+    rf"(?P<kept>{_KEPT})|(?P<other>{_OTHER})|(?P<tag></?[a-z][^<>]*>)|(?P<open>!?\[)|(?P<close>{_LINK_END})"
+    r"|(?P<emphasis>\*+|_+|~~+)",
+    re.DOTALL | re.IGNORECASE,
+)
+
+
+def markdown_parts(text: str) -> list[Part]:
+    """The blocks of a Markdown document, GitHub's kind; code, front matter and addresses stay as they are."""
+    front_matter = _FRONT_MATTER.match(text)
+    start = front_matter.end() if front_matter else 0
+    lines = _LINE.findall(text[start:])
+    starts = [start]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+    parts: list[Part] = []
+    position = 0
+    references: set[str] = set()
+    for first, end, content in _texts(text[start:], references):
+        if content is None:  # a block of HTML
+            parts += [text[position : starts[first]], *parse_markup(text[starts[first] : starts[end]], HTML).parts]
+            position = starts[end]
+            continue
+        found = _find(text, content, max(position, starts[first]), starts[end])
+        if found is not None:
+            parts += [text[position : found[0]], *_line_parts(text[slice(*found)], references)]
+            position = found[1]
+    return [*parts, text[position:]]
+
+
+def _texts(text: str, references: set[str]) -> Iterator[tuple[int, int, str | None]]:
+    """The lines and the content of each piece of text, in order; without content, lines of HTML.
+
+    The labels of addresses are added to `references`.
+    """
+    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    parser.disable("inline")
+    environment: dict[str, dict[str, object]] = {}
+    tokens = parser.parse(text, environment)
+    references |= {*environment.get("references", ())}
+    for token in tokens:
+        if token.map is not None and token.type == "inline" and token.content:
+            yield token.map[0], token.map[1], token.content
+        elif token.map is not None and token.type == "html_block":
+            yield token.map[0], token.map[1], None
+
+
+def _find(text: str, content: str, start: int, end: int) -> tuple[int, int] | None:
+    """Where the content of a block stands: its lines one after the other, with what the block puts before each."""
+    first = last = -1
+    for line in content.split("\n"):
+        place = text.find(line, max(start, last), end)
+        if place < 0:
+            return None
+        first = place if first < 0 else first
+        last = place + len(line)
+    return first, last
+
+
+def _line_parts(content: str, references: Collection[str]) -> list[Part]:
+    """The parts of a block's text, which hard breaks divide."""
+    parts: list[Part] = []
+    position = 0
+    for match in [*_HARD_BREAK.finditer(content), None]:
+        end = len(content) if match is None else match.start()
+        line = re.sub(r"\r?\n[ \t]*(?:>[ \t]?)*", " ", content[position:end])
+        tokens = list(_tokens(line, references))
+        parts += block_parts(tokens, range(len(tokens)), matching_tags(tokens), PLAIN, write_plain)
+        if match is not None:
+            parts.append(match[0])
+            position = match.end()
+    return parts
+
+
+def _tokens(line: str, references: Collection[str]) -> Iterator[Token]:
+    """The text of a line with its markup, where tags of HTML stand, too."""
+    open_names: list[tuple[str, int]] = []  # with the place of what is inside
+    position = 0
+    for match in _INLINE.finditer(line):
+        token = _token(match, line, open_names, references)
+        if token is None:
+            continue
+        yield from markup_tokens(line[position : match.start()], PLAIN)
+        if match["kept"]:
+            ticks = match["ticks"] or ""
+            inner = match[0][len(ticks) : len(match[0]) - len(ticks)]
+            yield from (Token("open", ticks, "code"), Token("text", inner), Token("close", ticks, "code"))
+        else:
+            yield token
+        position = match.end()
+    yield from markup_tokens(line[position:], PLAIN)
+
+
+def _token(match: re.Match[str], line: str, opened: list[tuple[str, int]], references: Collection[str]) -> Token | None:
+    """The token of a match; None if it is text. `opened` has what is open: the name, and where its content begins."""
+    raw = match[0]
+    if match["kept"] or match["other"]:
+        return Token("other", raw)
+    if match["tag"]:
+        return None
+    if match["open"]:
+        opened.append(("[", match.end()))
+        return Token("open", raw, "[")
+    names = [name for name, _ in opened]
+    if match["close"]:
+        if "[" not in names:
+            return None
+        content = line[_close("[", opened) : match.start()]
+        # The text of a link may also be the label of its address.
+        if raw in ("]", "][]") and normalizeReference(content) in references:
+            raw = f"][{content}]"
+        return Token("close", raw, "[")
+    before, after = line[: match.start()][-1:], line[match.end() :][:1]
+    can_close = bool(before.strip()) and raw in names
+    can_open = bool(after.strip())
+    if raw[0] == "_":  # inside of words it is a letter
+        can_close, can_open = can_close and not after.isalnum(), can_open and not before.isalnum()
+    if can_close:
+        _close(raw, opened)
+        return Token("close", raw, raw)
+    if can_open and raw in line[match.end() :]:
+        opened.append((raw, match.end()))
+        return Token("open", raw, raw)
+    return None
+
+
+def _close(name: str, opened: list[tuple[str, int]]) -> int:
+    """Where the content of the last element of this name begins; it and those begun after it are open no more."""
+    while True:
+        other, start = opened.pop()
+        if other == name:
+            return start

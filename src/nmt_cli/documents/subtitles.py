@@ -1,0 +1,65 @@
+"""Subtitles, SRT and WebVTT: the text of a cue is a block, apart from the lines of several speakers."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+from nmt_cli.documents.marked_text import MarkedText
+from nmt_cli.documents.markup import MarkupRules, parse_markup
+from nmt_cli.documents.parts import Block, Part
+
+# Times, and the text up to a blank line.
+_CUE = re.compile(
+    r"^(?P<times>[ \t]*(?:\d+:)?\d+:\d+[,.]\d+[ \t]*-->[^\n]*\n)(?P<text>(?:[ \t]*[^\s][^\n]*(?:\n|\Z))+)", re.M
+)
+_SPEAKER = re.compile(r"[ \t]*[-‐–—][ \t]*")
+_NO_BLOCKS = frozenset[str]()
+
+
+def subtitle_parts(text: str, *, has_references: bool) -> list[Part]:
+    """The cues of a file. `has_references` says that & and < are written as &amp; and &lt;, as in WebVTT."""
+    rules = MarkupRules("html" if has_references else "plain", blocks=_NO_BLOCKS)
+    parts: list[Part] = []
+    position = 0
+    for match in _CUE.finditer(text):
+        parts.append(text[position : match.start("text")])
+        for speech in _speeches(match["text"]):
+            dash = _SPEAKER.match(speech)
+            start = dash.end() if dash else 0
+            parts.append(speech[:start])
+            content = speech[start:].rstrip()
+            for part in parse_markup(content, rules).parts:
+                parts.append(part if isinstance(part, str) else _in_lines(part, content))
+            parts.append(speech[start + len(content) :])
+        position = match.end()
+    return [*parts, text[position:]]
+
+
+def _speeches(text: str) -> list[str]:
+    """The lines of a cue, together unless each speaker has a dash."""
+    lines = text.splitlines(keepends=True)
+    speeches = lines[:1]
+    for line in lines[1:]:
+        if _SPEAKER.match(line):
+            speeches.append(line)
+        else:
+            speeches[-1] += line
+    return speeches
+
+
+def _in_lines(block: Block, content: str) -> Block:
+    """The block with as many lines as it had, of similar length."""
+    line_end = "\r\n" if "\r\n" in content else "\n"
+    return Block(block.text, partial(_write_in_lines, block, content.count("\n") + 1, line_end))
+
+
+def _write_in_lines(block: Block, num_lines: int, line_end: str, translation: MarkedText) -> str:
+    text = translation.text
+    for number in range(1, num_lines):
+        middle = round(len(text) * number / num_lines)
+        spaces = [match.start() for match in re.finditer(" ", text)]
+        if spaces:
+            place = min(spaces, key=lambda space: abs(space - middle))
+            text = f"{text[:place]}\n{text[place + 1 :]}"
+    return block.write(MarkedText(text, translation.marks)).replace("\n", line_end)

@@ -1,0 +1,354 @@
+"""Documents of text: each comes back with its text translated and all else as it was; bad ones are refused."""
+
+from __future__ import annotations
+
+import html
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import polib
+import pytest
+
+from nmt_cli.api import Translator
+from nmt_cli.documents.formats import COMMAND_LINE_LIMITS, Limits, read_document
+from nmt_cli.documents.marked_text import MarkedText
+from nmt_cli.errors import DataError
+from nmt_cli.recipe.schema import LanguagePair
+from tests.decoding.trained import TEST
+from tests.forks import Forked, run_forked
+from tests.waiting import wait_until
+
+EN_DE = LanguagePair(source="en", target="de")
+SENTENCES = [source for source, _ in TEST]
+
+
+def upper(content: bytes | str, name: str, *, column: str | None = None) -> str:
+    """The document with its text in capitals, but for what is kept."""
+    content = content.encode() if isinstance(content, str) else content
+    document = read_document(content, name, languages=EN_DE, limits=COMMAND_LINE_LIMITS, column=column)
+    blocks = [replace(block, text=_upper(block)) for block in document.blocks]
+    return document.write(blocks).decode()
+
+
+def _upper(block: MarkedText) -> str:
+    return "".join(
+        character if any(start <= index < end for start, end in block.kept) else character.upper()
+        for index, character in enumerate(block.text)
+    )
+
+
+# The text of a reader is in guillemets.
+DOCUMENTS = {
+    "a.html": """\
+<!DOCTYPE html>
+<title>«one»</title>
+<p class=a>«two» <b>«three»</b>&nbsp;«four»<br>«five»
+<script>x()</script><img src=a alt=b> «six»
+""",
+    "a.xml": """\
+<?xml version="1.0"?>
+<r>
+ <s id="x">«one» <b>«two»</b> &amp; &own;</s>
+ <t><![CDATA[«three» & <i>«four»</i>]]></t>
+</r>
+""",
+    "a.txt": "«one <b>»\r\n\r\n  «two» \r\n42\r\n",
+    "a.md": """\
+---
+title: x
+---
+# «one» *«two»*
+
+- «three» [«four»](a_b.md "t")
+- [ ] «five»\x20\x20
+  «six» `code` <https://example.org/>[^1]
+
+```sh
+code
+```
+
+    code
+
+> «one two»
+
+| «three» | **«four»** |
+| --- | :-: |
+| «five» | 6 |
+
+<div>«seven»</div>
+
+[«eight»][label] «my_name 2 * 3» <b>«x»</b>
+
+[label]: /u "title"
+[^1]: «a note»
+""",
+    "a.srt": """\
+1
+00:00:01,000 --> 00:00:02,000
+{\\an8}<i>«one two»
+«three»</i> «four»
+
+2
+00:00:03,000 --> 00:00:04,000
+- «five»
+- «six»
+""",
+    "a.vtt": """\
+WEBVTT
+
+NOTE one
+
+STYLE
+::cue { color: red }
+
+id
+00:01.000 --> 00:02.000 align:start
+<v Ann>«two» &amp; <00:01.500>«three»
+""",
+}
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_all_but_the_text_stays(name: str, line_end: str) -> None:
+    template = re.sub("\r?\n", line_end, DOCUMENTS[name])
+    expected = re.sub("«(.*?)»", lambda text: text[1].upper(), template)
+    assert upper(re.sub("[«»]", "", template), name) == expected
+
+
+def test_a_paragraph_of_markdown_is_one_block() -> None:
+    text = "> one\n> *two\n> three*\n\nSee [the page].\n\n[the page]: /u\n"
+    assert upper(text, "a.md") == "> ONE *TWO THREE*\n\nSEE [THE PAGE][the page].\n\n[the page]: /u\n"
+
+
+CSV = 'id,text,note\r\n1,"one, ""two""",x\r\n2,three <b>four</b>,"y\nz"\r\n3,"five\nsix",\r\n'
+
+
+def test_a_column_of_a_table_is_translated() -> None:
+    after = 'id,text,note\r\n1,"ONE, ""TWO""",x\r\n2,THREE <b>FOUR</b>,"y\nz"\r\n3,"FIVE\nSIX",\r\n'
+    assert upper(CSV, "a.csv", column="text") == after
+    assert upper('1\tone "two"\n2\t"three\tfour"\n', "a.tsv", column="2") == '1\tONE "TWO"\n2\t"THREE FOUR"\n'
+    assert upper("text\none\n", "a.csv") == "text\nONE\n"
+    # A translation with a comma needs quotes.
+    document = read_document(b"text;n\none;1\n", "a.csv", languages=EN_DE, limits=COMMAND_LINE_LIMITS, column="text")
+    assert document.write([replace(document.blocks[0], text="eins; zwei")]) == b'text;n\n"eins; zwei";1\n'
+    with pytest.raises(DataError, match="has the columns id, text, note, and no texts"):
+        upper(CSV, "a.csv", column="texts")
+    with pytest.raises(DataError, match="has the columns id, text, note"):
+        upper(CSV, "a.csv")
+
+
+PO = """# My program
+msgid ""
+msgstr ""
+"Content-Type: text/plain; charset=UTF-8\\n"
+"Plural-Forms: nplurals=2; plural=(n != 1);\\n"
+
+#: main.c:3
+#, c-format
+msgid "%s <b>{0}</b> & \\"{1}\\""
+msgstr ""
+
+msgid ""
+"{2}\\n"
+"{3}\\n"
+msgstr ""
+
+msgid "{4}"
+msgid_plural "%d {5}"
+msgstr[0] ""
+msgstr[1] ""
+
+#, fuzzy
+msgid "done"
+msgstr "fertig"
+
+#~ msgid "old"
+#~ msgstr ""
+"""
+
+
+def test_the_messages_of_a_program_are_filled_in(tmp_path: Path, translator: Translator) -> None:
+    (tmp_path / "my.pot").write_text(PO.format(*SENTENCES))
+    translator.translate_file(tmp_path / "my.pot", tmp_path / "de.po")
+    before, after = polib.pofile(str(tmp_path / "my.pot")), polib.pofile(str(tmp_path / "de.po"))
+    assert [entry.msgid for entry in before] == [entry.msgid for entry in after]
+    first, lines, plural, done = (entry for entry in after if not entry.obsolete)
+    assert first.msgstr.startswith("%s <b>")
+    assert first.msgstr.count("</b>") == 1
+    texts = [translation.text for translation in translator.translate(SENTENCES[2:5])]
+    assert lines.msgstr == f"{texts[0]}\n{texts[1]}\n"
+    assert plural.msgstr_plural[0] == texts[2]
+    assert "%d" in plural.msgstr_plural[1]
+    assert (done.msgstr, done.fuzzy) == ("fertig", True)
+    changed = {*(tmp_path / "de.po").read_text().splitlines()} - {*PO.format(*SENTENCES).splitlines()}
+    assert all(line.startswith(("msgstr", '"')) for line in changed)
+
+
+XLIFF = """<?xml version="1.0" encoding="UTF-8"?>
+<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2">
+ <file source-language="en-US" original="a" datatype="html">
+  <body>
+   <trans-unit id="1">
+    <source>one <g id="1">two</g> <x id="2"/>&amp; three</source>{}
+    <alt-trans><source>x</source><target>y</target></alt-trans>
+   </trans-unit>
+   <trans-unit id="2">
+    <source>four <bpt id="1">&lt;b></bpt>five<ept id="1">&lt;/b></ept></source><target state="new"/>
+   </trans-unit>
+   <trans-unit id="3"><source>six</source><target state="translated">sechs</target></trans-unit>
+   <trans-unit id="4" translate="no"><source>seven</source></trans-unit>
+  </body>
+ </file>
+</xliff>
+"""
+
+
+def test_translations_stand_beside_their_source() -> None:
+    review = ' state="needs-review-translation"'
+    after = XLIFF.format(f'\n    <target{review}>ONE <g id="1">TWO</g> <x id="2"/>&amp; THREE</target>')
+    after = after.replace("<file ", '<file target-language="de" ')
+    five = 'FOUR <bpt id="1">&lt;b></bpt>FIVE<ept id="1">&lt;/b></ept>'
+    assert upper(XLIFF.format(""), "a.xlf") == after.replace(
+        '<target state="new"/>', f"<target{review}>{five}</target>"
+    )
+    segment = '<segment id="s"{}><source>one <pc id="1">two</pc><ph id="2"/></source>{}</segment>'
+    second = '<xliff version="2.0" srcLang="en"{}><file id="f"><unit id="u">{}</unit></file></xliff>'
+    assert upper(second.format("", segment.format(' state="initial"', "")), "a.xliff") == second.format(
+        "", segment.format(' state="translated"', '<target>ONE <pc id="1">TWO</pc><ph id="2"/></target>')
+    ).replace("<xliff ", '<xliff trgLang="de" ')
+    unit = '<tu>\n  <tuv xml:lang="en-GB">\n   <seg>one <ph x="1">{{1}}</ph></seg>\n  </tuv>{}\n </tu>'
+    memory = '<tmx version="1.4"><header srclang="en"/><body>\n ' + unit + "\n</body></tmx>"
+    added = '\n  <tuv xml:lang="de">\n   <seg>ONE <ph x="1">{1}</ph></seg>\n  </tuv>'
+    assert upper(memory.format(""), "a.tmx") == memory.format("X").replace("X", added)
+    with pytest.raises(DataError, match=r"has no text in en, .* its languages are fr"):
+        upper(memory.format("").replace("en-GB", "fr"), "a.tmx")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "encoding"),
+    [
+        ("a.html", '<meta charset="iso-8859-1"><p>caf\xe9 \u20ac', "cp1252"),
+        ("a.xml", '<?xml version="1.0" encoding="ISO-8859-2"?><r>\u0159e\u010d</r>', "iso8859-2"),
+        ("a.xml", '<?xml version="1.0" encoding="UTF-16"?><r>one</r>', "utf-16"),
+        ("a.srt", "1\n00:00:01,000 --> 00:00:02,000\ncaf\xe9\n", "utf-8-sig"),
+        (
+            "a.po",
+            'msgid ""\nmsgstr "Content-Type: text/plain; charset=latin-1"\nmsgid "x"\nmsgstr "caf\xe9"\n',
+            "latin-1",
+        ),
+    ],
+)
+def test_a_file_keeps_its_encoding(name: str, text: str, encoding: str) -> None:
+    content = text.encode(encoding)
+    document = read_document(content, name, languages=EN_DE, limits=COMMAND_LINE_LIMITS)
+    assert document.write(document.blocks) == content
+
+
+def test_what_an_encoding_lacks_is_a_reference_in_markup() -> None:
+    document = read_document(b"<meta charset=latin1><p>one", "a.html", languages=EN_DE, limits=COMMAND_LINE_LIMITS)
+    assert (
+        document.write([replace(document.blocks[0], text="\u0159e\u010d")]) == b"<meta charset=latin1><p>&#345;e&#269;"
+    )
+
+
+def archive(entries: dict[str, bytes]) -> bytes:
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as opened:
+        for name, content in entries.items():
+            opened.writestr(name, content)
+    return written.getvalue()
+
+
+SMALL = Limits(max_bytes=100_000, max_entries=20, max_unpacked_bytes=1_000_000)
+BODY = b"<w:document><w:body><w:p><w:r><w:t>one</w:t></w:r></w:p></w:body></w:document>"
+BAD: dict[str, tuple[str, bytes, str]] = {
+    "a zip bomb": ("a.docx", archive({"word/document.xml": b" " * 2_000_000}), "too large: its files have 2,000,000"),
+    "many files": ("a.docx", archive({f"{number}": b"" for number in range(30)}), "too large: it has 30 files"),
+    "a large file": ("a.txt", b"a" * 200_000, "too large: it has 200,000 bytes"),
+    "a path out of it": ("a.docx", archive({"word/document.xml": BODY, "../x": b""}), "leads out of it"),
+    "no zip": ("a.docx", b"PK\3\4 and no more", "cannot be opened"),
+    "a cut zip": ("a.docx", archive({"word/document.xml": BODY * 99})[:-40], "cannot be opened"),
+    "an empty zip": ("a.odt", b"", "cannot be opened"),
+    "another ending": ("a.odt", archive({"word/document.xml": BODY}), "has no content.xml"),
+    "a document as text": ("a.html", archive({"word/document.xml": BODY}), "is a document, not text"),
+    "no ending": ("a.pdf", b"%PDF-1.4", "no ending of a document"),
+    "bytes": ("a.md", b"one\0\1\2\3two", "not text"),
+    "another encoding": ("a.txt", "one\ncaf\xe9\n".encode("latin-1"), "line 2 of a.txt is not UTF-8"),
+    "no XLIFF": ("a.xlf", b"<html></html>", "is no XLIFF file"),
+    "no PO": ("a.po", b"one\n", "is not PO"),
+    "a column of a page": ("a.html", b"", "has no columns"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_files_are_refused_in_a_sentence(case: str) -> None:
+    name, content, message = BAD[case]
+    with pytest.raises(DataError, match=message) as refused:
+        read_document(content, name, languages=EN_DE, limits=SMALL, column="x" if "column" in case else None)
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize("name", ["a.html", "a.xml", "a.xlf", "a.tmx", "a.md"])
+def test_deep_and_broken_markup_is_read_in_a_moment(name: str) -> None:
+    root = {"a.xlf": "xliff", "a.tmx": "tmx"}.get(name, "r")
+    unit = '<tu><tuv xml:lang="en"><seg>one</seg></tuv></tu>'
+    deep = f"<{root}>{'<g>' * 10_000}one{'</g>' * 10_000}{'<b>' * 10_000}{unit}{'<' * 10_000}</{root}>"
+    bomb = '<!DOCTYPE r [<!ENTITY a "one"><!ENTITY b "&a;&a;">]>' + deep.replace("one", "one &b;&b;", 1)
+    for text in (deep, bomb):
+        found = html.unescape(upper(text, name)).lower()
+        assert found.replace('<tuv xml:lang="de"><seg>one</seg></tuv>', "") == text.lower()
+
+
+COMMAND = [sys.executable, "-m", "nmt_cli", "decode", "--device", "cpu", "--threads", "1"]
+
+
+def run(folder: Path, model: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run_forked([*COMMAND, "-m", str(model), *arguments], cwd=folder)
+
+
+def test_a_killed_translation_of_a_document_continues(tmp_path: Path, model: Path) -> None:
+    lines = [f"<p>{sentence.replace(' ', ' <b>', 1)}</b></p>" for sentence in SENTENCES]
+    (tmp_path / "page.html").write_text("\n".join(lines * 3), encoding="utf-8")
+    assert run(tmp_path, model, "page.html", "-o", "whole.html").returncode == 0
+    process = Forked[bytes]([*COMMAND, "-m", str(model), "page.html", "-o", "seite.html"], cwd=tmp_path)
+    partial = tmp_path / "seite.html.partial"
+    wait_until(lambda: partial.exists() and partial.stat().st_size, process=process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    rows = [json.loads(row) for row in partial.read_text(encoding="utf-8").splitlines()]
+    assert 0 < len(rows) < len(lines) * 3
+    continued = run(tmp_path, model, "page.html", "-o", "seite.html")
+    assert continued.returncode == 0
+    assert f"has {len(rows):,} lines: going on after them" in continued.stderr
+    assert (tmp_path / "seite.html").read_bytes() == (tmp_path / "whole.html").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "seite.html", "whole.html"]
+
+
+def test_the_command_takes_a_file_by_its_ending(tmp_path: Path, model: Path) -> None:
+    (tmp_path / "lines.txt").write_text("".join(f"{sentence}\n" for sentence in SENTENCES[:3]))
+    (tmp_path / "table.csv").write_text("id,text\n1,Today the dog sees a house.\n")
+    by_option = run(tmp_path, model, "-i", "lines.txt")
+    assert run(tmp_path, model, "lines.txt").stdout == by_option.stdout
+    table = run(tmp_path, model, "table.csv", "--column", "text")
+    assert table.stdout.startswith("id,text\n1,Heute ")
+    refusals = {
+        ("table.csv",): "fix:   say which one to translate: --column id",
+        ("table.csv", "-i", "lines.txt"): "fix:   give one: a document or text as FILE, or text with -i FILE",
+        ("table.csv", "--format", "jsonl"): "fix:   leave --format out, or give lines of text with -i",
+        ("table.csv", "-o", "table.docx"): "fix:   -o translated.csv",
+        ("-i", "table.csv"): "fix:   give it as a document, with its ending: nmt decode table.csv -o NEW",
+        ("lines.txt", "--column", "1"): "fix:   give a CSV or TSV file without -i: nmt decode FILE --column NAME",
+    }
+    for arguments, fix in refusals.items():
+        refused = run(tmp_path, model, *arguments)
+        assert refused.returncode in (2, 4)
+        assert refused.stderr.splitlines()[-1] == fix
