@@ -50,7 +50,12 @@ def run(tmp_path: Path) -> Path:
         ("translate", "there is no command 'translate'", "nmt translate", "here it is nmt decode; docs/"),
         ("--quiet", "missing command", "nmt", "see nmt --help"),
         ("decode --beam", "option '--beam' requires an argument", "--beam", "see the command's --help"),
-        ("decode in.txt", "got unexpected extra arguments (in.txt)", "nmt decode", "for a file, nmt decode -i FILE"),
+        (
+            "decode a.txt b.txt",
+            "got unexpected extra arguments (b.txt)",
+            "nmt decode",
+            "for a file, nmt decode -i FILE",
+        ),
     ],
 )
 def test_a_wrong_argument_is_told_in_three_lines(nmt: Shell, arguments: str, error: str, where: str, fix: str) -> None:

@@ -37,7 +37,7 @@ def decode(
     file: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[FILE]",
+            metavar="FILE",
             help="Document to translate: .html, .docx, .odt, .epub, .md, .po, .xliff, .srt or other; else lines.",
             show_default=False,
         ),
@@ -219,7 +219,7 @@ def decode(
     quiet: QuietOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Translate text: n lines in, n lines out, in order; a blank line stays blank. Or translate a document.
+    """Translate lines of text, n in and n out, or a document.
 
     Example: nmt decode --beam 4 < input.txt > output.txt
     """
