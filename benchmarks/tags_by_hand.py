@@ -2,10 +2,10 @@
 
 python benchmarks/tags_by_hand.py --source multi30k/test_2016_flickr.en --model runs/plain --model runs/guided
 
-benchmarks/multi30k_tags.tsv has, for each of 100 lines of test_2016_flickr, the first and the last word of a tag, from
-0. It also has the German words that are right: stems in lower case, with | between alternatives. `nmt decode --markup
-html` translates the tagged lines. A tag is right if it stands on exactly such words. If a translation has none, its tag
-does not count.
+benchmarks/multi30k_tags.tsv has, for each of 100 lines of test_2016_flickr, the first and the last word of a tag, and
+the German words that are right. Words are counted from 0. German words are stems in lower case, with | between
+alternatives. `nmt decode --markup html` translates the tagged lines. A tag is right if it stands on exactly such words.
+If a translation has none, its tag does not count.
 """
 
 from __future__ import annotations
