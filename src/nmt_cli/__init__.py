@@ -8,14 +8,16 @@ from nmt_cli.errors import NmtError
 
 if TYPE_CHECKING:
     from nmt_cli.api import Translator, score
+    from nmt_cli.decoding.terms import TermList
     from nmt_cli.decoding.translation import Translation
     from nmt_cli.recipe.loading import load_recipe
     from nmt_cli.scoring.metrics import ScoreReport
 
 __version__ = "0.1.0"
-__all__ = ["NmtError", "ScoreReport", "Translation", "Translator", "__version__", "load_recipe", "score"]
+__all__ = ["NmtError", "ScoreReport", "TermList", "Translation", "Translator", "__version__", "load_recipe", "score"]
 
 _HOMES = {
+    "TermList": "nmt_cli.decoding.terms",
     "Translation": "nmt_cli.decoding.translation",
     "Translator": "nmt_cli.api",
     "ScoreReport": "nmt_cli.scoring.metrics",

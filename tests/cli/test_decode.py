@@ -149,6 +149,21 @@ def test_from_file_to_file_with_alternatives(folder: Path, tmp_path: Path) -> No
     assert objects[1] == {"line": 2, "text": "", "score": 0.0, "log_prob": 0.0, "alternatives": []}
 
 
+def test_terms_are_in_the_translation_or_told(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "terms.tsv").write_text(f"sea\tMeer\nhouse\t{'Haus' * 200}\n")
+    arguments = ["--device", "cpu", "--terms", str(tmp_path / "terms.tsv"), "--format", "jsonl", "--beam", "4"]
+    done = run(folder, "decode", *arguments, text=lines_of(["the old sea", "a small house", "old"]))
+    rows = [json.loads(line) for line in done.stdout.decode().splitlines()]
+    assert [row["unmet_terms"] for row in rows] == [[], ["house"], []]
+    assert "Meer" in rows[0]["text"].split()
+    assert "line 2 lacks the translation of 'house'" in done.stderr.decode()
+    (tmp_path / "terms.tsv").write_text("sea\tMeer\nsea\tSee\n")
+    failed = run(folder, "decode", *arguments, text=lines_of(["the old sea"]))
+    assert failed.returncode == 4
+    assert f"{tmp_path}/terms.tsv:2" in failed.stderr.decode()
+    assert failed.stdout == b""
+
+
 def test_table_has_a_row_for_each_translation_and_no_stray_tabs() -> None:
     second = Translation("zwei\t2", -1.5, -3.0, 2)
     best = Translation("eins", -1.0, -2.0, 1, (second,))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,11 @@ from nmt_cli.artifacts import model_directory
 from nmt_cli.decoding.ctranslate2 import engine as ctranslate2_engine
 from nmt_cli.decoding.ctranslate2 import model as ctranslate2_model
 from nmt_cli.decoding.ctranslate2.engine import CTranslate2Engine
-from nmt_cli.decoding.engine import Engine, open_engine
+from nmt_cli.decoding.engine import Engine, open_engine, with_overrides
 from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
-from nmt_cli.errors import ModelError
+from nmt_cli.decoding.terms import TermList
+from nmt_cli.decoding.translator import LineTranslator
+from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.scoring.forced_decoding import ForcedDecoder
@@ -82,6 +86,38 @@ def test_special_pieces_are_not_generated_however_likely(tmp_path: Path) -> None
             assert min(one.ids, default=EOS + 1) > EOS
             forced = reference.forced_log_prob(exact, row, one.ids, limit=len(row) + 4)
             assert one.log_prob == pytest.approx(forced, abs=1e-4)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_no_ngram_occurs_twice_and_scores_stay_exact(tmp_path: Path, beam: int) -> None:
+    exact = biased_model(tmp_path, specials=0.0, eos=-50.0)
+    engine = opened(tmp_path / "model")
+    rows = reference.random_rows(1, count=8, vocab=300, longest=5)
+    settings = {"beam": beam, "max_extra_tokens": 30, "no_repeat_ngram": 2}
+    config = with_overrides(engine.decoding, settings)
+    found = engine.search([SourceSentence(row) for row in rows], config=config, nbest=1, details=DETAILS)
+    for row, (one,) in zip(rows, found, strict=True):
+        bigrams = list(pairwise(one.ids))
+        assert len({*bigrams}) == len(bigrams) > 20
+        forced = reference.forced_log_prob(exact, row, one.ids, limit=len(row) + 30)
+        assert one.log_prob == pytest.approx(forced, abs=1e-3)
+
+
+def test_a_search_that_stops_loops_has_no_three_pieces_twice_and_terms_are_refused(tmp_path: Path) -> None:
+    biased_model(tmp_path, specials=0.0, eos=-50.0)
+    engine = opened(tmp_path / "model")
+    sources = [SourceSentence(row) for row in reference.random_rows(1, count=8, vocab=300, longest=5)]
+    settings = {"beam": 1, "max_extra_tokens": 60}
+    texts = []
+    for config in (with_overrides(engine.decoding, settings | {"stop_loops": stops}) for stops in (False, True)):
+        found = engine.search(sources, config=config, nbest=1, details=DETAILS)
+        texts.append(["".join(f"<{piece}>" for piece in one.ids) for (one,) in found])
+    has_cycle = re.compile(r"((?:<\d+>)+?)\1\1\1")
+    assert any(map(has_cycle.search, texts[0]))
+    assert not any(map(has_cycle.search, texts[1]))
+    with pytest.raises(UsageError) as error:
+        LineTranslator(engine).translate(["the old sea"], terms=TermList({"sea": ["Meer"]}))
+    assert error.value.setting == "terms"
 
 
 def test_no_penalty_is_none(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from nmt_cli.decoding.search.hypotheses import SourceSentence
-from nmt_cli.decoding.search.repetition import has_cycle
+from nmt_cli.decoding.search.repetition import allowed_runs, has_loop
 from tests.decoding import reference
 from tests.decoding.reference import (
     EOS,
@@ -107,18 +107,35 @@ def test_no_search_repeats_what_it_may_not_whatever_its_batch(settings: dict[str
 @pytest.mark.parametrize(
     ("source", "translation", "loops"),
     [
-        ([4, 5, 6], [7, 7, 7], False),
-        ([4, 5, 6], [7, 7, 7, 7], True),
-        ([4, 5, 6], [9, 7, 8, 7, 8, 7, 8], False),
-        ([4, 5, 6], [9, 7, 8, 7, 8, 7, 8, 7], True),
-        ([4, 5, 5, 5, 5, 5, 6], [7, 7, 7, 7, 7], False),  # very, very, very, very, very
-        ([4, 5, 5, 5, 5, 5, 6], [7, 7, 7, 7, 7, 7], True),
-        ([5, 9, 5, 9, 5, 9, 5], [7, 8, 7, 8, 7, 8, 7], False),  # a list: 5, 5, 5, 5
-        ([5, 5, 5, 5, 5], [7, 8, 7, 8, 7, 8, 7, 8, 7, 8], False),  # a unit of another length
-        ([5, 5, 5, 5, 5], [*range(10, 30)] * 5, True),  # but not of any length
+        ("very good", "sehr sehr sehr gut", False),
+        ("very good", "sehr sehr sehr sehr gut", True),
+        ("a b", "ein, ein, ein, ein, Haus", True),
+        ("very very very very very good", "sehr sehr sehr sehr sehr gut", False),
+        ("very very very very very good", "sehr sehr sehr sehr sehr sehr gut", True),
+        ("one trillion", "1 000 000 000 000 oder 1000000000000", True),
+        ("one billion", "1 000 000 000 oder 1000000000", False),
+        ("well" + "." * 30, "nun" + "." * 30, False),
+        ("well...", "nun" + "." * 30, True),
+        ("magazines", "Zeitschriftenschriftenschriftenschriften", True),
+        ("hahahahahahahahahaha", "hahahahahahahahahaha", False),
+        ("今天天气很好", "天气天气天气天气天气天气天气天气", True),
+        ("", "", False),
     ],
 )
-def test_a_translation_has_a_unit_as_often_as_its_source(
-    source: list[int], translation: list[int], loops: bool
-) -> None:
-    assert has_cycle(source, translation) is loops
+def test_a_translation_repeats_no_more_than_its_source(source: str, translation: str, loops: bool) -> None:
+    assert has_loop(source, translation) is loops
+
+
+@pytest.mark.parametrize(
+    ("source", "length", "allowed"),
+    [
+        ([4, 5, 6], 1, 2),
+        ([4, 5, 6], 2, 4),
+        ([4, 5, 5, 5, 5, 5, 6], 1, 4),  # very, very, very, very, very
+        ([5, 9, 5, 9, 5, 9, 5], 2, 5),  # a list: 5, 5, 5, 5
+        ([5, 5, 5, 5, 5], 2, 8),  # a unit of another length
+        ([5, 5, 5, 5, 5], 20, 40),  # but not of any length
+    ],
+)
+def test_a_search_allows_a_unit_as_often_as_its_source_has_one(source: list[int], length: int, allowed: int) -> None:
+    assert allowed_runs(source)[length - 1] == allowed

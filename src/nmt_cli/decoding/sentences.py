@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from nmt_cli.decoding.engine import Engine
 from nmt_cli.decoding.search.hypotheses import Details, Hypothesis
-from nmt_cli.decoding.search.repetition import has_cycle
+from nmt_cli.decoding.search.repetition import has_loop
 from nmt_cli.decoding.terms import Occurrence, TermEncoder, missing_terms
 from nmt_cli.decoding.translation import LineSentence, Translation, in_one_line
 from nmt_cli.documents.kept_text import WithoutKept, links_to_copies
@@ -66,17 +66,22 @@ class SentenceTranslator:
         nbest: int,
         details: Details,
     ) -> list[list[tuple[Hypothesis, str]]]:
-        """The hypotheses of each sentence with their texts, of a free or a bound search."""
+        """The hypotheses of each sentence with their texts, of a free or a bound search.
+
+        If there still is a loop after this, the source no longer allows any repetition.
+        """
         free = config.model_copy(update={"stop_loops": False})
         sources = [one.source for one in sentences]
         found = self._with_texts(self._engine.search(sources, config=free, nbest=nbest, details=details))
-        bound = {
-            index: replace(source, terms=tuple(map(self._term_encoder.encode, terms)))
-            for index, (source, terms, ranked) in enumerate(zip(sources, terms_of, found, strict=True))
-            if (config.stop_loops and any(has_cycle(source.ids, hypothesis.ids) for hypothesis, _ in ranked))
-            or (terms and any(missing_terms(terms, text) for _, text in ranked))
-        }
-        if bound:
+        for is_last in (False, True):
+            bound = {}
+            for index, (sentence, terms, ranked) in enumerate(zip(sentences, terms_of, found, strict=True)):
+                loops = config.stop_loops and any(has_loop(sentence.text, text) for _, text in ranked)
+                if loops or (not is_last and terms and any(missing_terms(terms, text) for _, text in ranked)):
+                    encoded = tuple(map(self._term_encoder.encode, terms))
+                    bound[index] = replace(sentence.source, terms=encoded, may_not_repeat=is_last)
+            if not bound:
+                break
             again = self._engine.search(list(bound.values()), config=config, nbest=nbest, details=details)
             for index, ranked in zip(bound, self._with_texts(again), strict=True):
                 found[index] = ranked

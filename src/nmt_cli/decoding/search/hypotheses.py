@@ -34,13 +34,15 @@ class Term:
 class SourceSentence:
     """A sentence to translate: its pieces without EOS, the first pieces of its translation, and a key for sampling.
 
-    The translation has each of the `terms`, as far as there is room.
+    The translation has each of the `terms`, as far as there is room. If it `may_not_repeat`, loops are stopped even
+    where the source has them.
     """
 
     ids: Sequence[int]
     prefix: Sequence[int] = field(default=())
     key: str = ""
     terms: tuple[Term, ...] = ()
+    may_not_repeat: bool = False
 
     @property
     def length(self) -> int:

@@ -1,13 +1,15 @@
 """What a translation may not repeat: n-grams of pieces, and cycles.
 
 A cycle is a unit of at most `LONGEST_UNIT` pieces that stands in a row again and again. A translation may have a unit
-as often as its source has one in a row, and at least `ALLOWED_TIMES`; it may not even begin it once more.
+as often as its source has one in a row, unless it `may_not_repeat`, and at least `ALLOWED_TIMES`; it may not even
+begin it once more. Whether a translation has a loop is told by its text.
 
 Shapes: B sentences, R rows, T tokens so far, V vocabulary, U lengths of a unit.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import torch
@@ -21,6 +23,9 @@ ALLOWED_TIMES = 3
 """How often in a row any translation may have a unit: very, very, very; 1 000 000 000; three points."""
 # A unit of the source stands for units of the translation that are up to so many times as long or as short.
 _RATIO_OF_LENGTHS = 4
+# In text: the most words and marks of a unit, the most letters of a unit in a word, and the fewest letters of a loop.
+_WORDS_OF_LOOP, _LETTERS_OF_LOOP = 8, 16
+_WORDS_AND_MARKS = re.compile(r"\w+|[^\w\s]")
 
 
 class Repetition:
@@ -30,7 +35,11 @@ class Repetition:
         self._ngram = config.no_repeat_ngram
         self._tokens = torch.full((len(sources), LONGEST_UNIT + 1), -1, device=device)  # [R, U + 1 + T]
         self._runs = torch.zeros(len(sources), LONGEST_UNIT, dtype=torch.long, device=device)  # [R, U]
-        limits = [allowed_runs(source.ids) for source in sources] if config.stop_loops else []
+        limits = (
+            [allowed_runs([] if source.may_not_repeat else source.ids) for source in sources]
+            if config.stop_loops
+            else []
+        )
         self._limits = torch.tensor(limits, device=device) if limits else None  # [B, U]
 
     def append(self, ids: Tensor) -> None:
@@ -81,7 +90,7 @@ def allowed_runs(source: Sequence[int]) -> list[int]:
     ]
 
 
-def longest_run(ids: Sequence[int], length: int) -> int:
+def longest_run(ids: Sequence[object], length: int) -> int:
     """The most pieces in a row that are the same as those of `length` places before."""
     longest = run = 0
     for piece, earlier in zip(ids[length:], ids, strict=False):
@@ -90,9 +99,27 @@ def longest_run(ids: Sequence[int], length: int) -> int:
     return longest
 
 
-def has_cycle(source: Sequence[int], ids: Sequence[int]) -> bool:
-    """Whether a translation of the source goes on with a unit that it already has as often as it may."""
-    lengths = range(1, min(LONGEST_UNIT, len(ids) // ALLOWED_TIMES) + 1)
-    repeated = {length: run for length in lengths if (run := longest_run(ids, length)) > (ALLOWED_TIMES - 1) * length}
-    allowed = allowed_runs(source) if repeated else []
-    return any(run > allowed[length - 1] for length, run in repeated.items())
+def has_loop(source: str, translation: str) -> bool:
+    """Whether a translation has words, or letters of a word, more often in a row than its source and than usual."""
+    words = _WORDS_AND_MARKS.findall(translation)
+    allowed = max(ALLOWED_TIMES, _times_in_a_row(_WORDS_AND_MARKS.findall(source), longest_unit=_WORDS_OF_LOOP))
+    if _times_in_a_row(words, longest_unit=_WORDS_OF_LOOP) > allowed:
+        return True
+    long_words = [word for word in translation.split() if len(word) >= _LETTERS_OF_LOOP]
+    if not long_words:
+        return False
+    in_source = (_times_in_a_row(word, longest_unit=_LETTERS_OF_LOOP) for word in source.split())
+    allowed = max(ALLOWED_TIMES, *in_source, 0)
+    return any(_letters_repeat(word, allowed=allowed) for word in long_words)
+
+
+def _letters_repeat(word: str, *, allowed: int) -> bool:
+    """Whether a word has letters more often in a row than allowed, in a stretch that is too long for a number."""
+    runs = ((length, longest_run(word, length)) for length in range(1, _LETTERS_OF_LOOP + 1))
+    return any(run >= allowed * length and run + length >= _LETTERS_OF_LOOP for length, run in runs)
+
+
+def _times_in_a_row(tokens: Sequence[str], *, longest_unit: int) -> int:
+    """How often the most repeated unit of the tokens stands in a row."""
+    lengths = range(1, min(longest_unit, len(tokens) // 2) + 1)
+    return max((longest_run(tokens, length) // length + 1 for length in lengths), default=1)
