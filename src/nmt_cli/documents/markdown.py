@@ -24,13 +24,20 @@ _FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\r?\n(?s:.*?)\n\1[ \t]*(?:\r?\n
 _HARD_BREAK = re.compile(r"(?: {2,}|\\)\r?\n[ \t>]*")
 _LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
 # Code, formulas and addresses; escapes, footnotes, boxes, kinds of quotes, emoji, references, templates and comments.
-_KEPT = r"(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)|\$\$?[^$\s](?:[^$\n]*[^$\s])?\$\$?(?!\d)|<[a-z][a-z+.-]*:[^<>\s]*>"
-_OTHER = (
-    r"\\[!-/:-@\[-`{-~]|\[\^[^\]\s]+\]:?|\[[ x]\](?=\s)|\[![a-z]+\]|:[a-z0-9_+-]+:|&(?:#?\w+);|\{%[^\n]*?%\}|<!--.*?-->"
+# Bounds keep text with many beginnings and no ends from taking long.
+_MOST, _DEEPEST = 2000, 100
+_KEPT = (
+    rf"(?P<ticks>`+)(?!`).{{1,{_MOST}}}?(?<!`)(?P=ticks)(?!`)|\$\$?[^$\s](?:[^$\n]{{,{_MOST}}}[^$\s])?\$\$?(?!\d)"
+    rf"|<[a-z][a-z+.-]{{,30}}:[^<>\s]{{,{_MOST}}}>"
 )
-_LINK_END = r"\](?:\((?:[^()\\]|\\.|\([^()]*\))*\)|\[[^\[\]]*\])?(?:\{[:.#][^{}]*\})?"
+_OTHER = (
+    r"\\[!-/:-@\[-`{-~]|\[\^[^\]\s]{1,99}\]:?|\[[ x]\](?=\s)|\[![a-z]+\]|:[a-z0-9_+-]{1,50}:|&(?:#?\w{1,30});"
+    rf"|\{{%[^\n]{{,{_MOST}}}?%\}}|<!--.{{,{_MOST}}}?-->"
+)
+_ADDRESS = rf"\((?:[^()\\]|\\.|\([^()]{{,{_MOST}}}\)){{,{_MOST}}}\)|\[[^\[\]]{{,{_MOST}}}\]"
+_LINK_END = rf"\](?:{_ADDRESS})?(?:\{{[:.#][^{{}}]{{,99}}\}})?"
 _INLINE = re.compile(
-    rf"(?P<kept>{_KEPT})|(?P<other>{_OTHER})|(?P<tag></?[a-z][^<>]*>)|(?P<open>!?\[)|(?P<close>{_LINK_END})"
+    rf"(?P<kept>{_KEPT})|(?P<other>{_OTHER})|(?P<tag></?[a-z][^<>]{{,{_MOST}}}>)|(?P<open>!?\[)|(?P<close>{_LINK_END})"
     r"|(?P<emphasis>\*+|_+|~~+)",
     re.DOTALL | re.IGNORECASE,
 )
@@ -132,7 +139,7 @@ def _token(match: re.Match[str], line: str, opened: list[tuple[str, int]], refer
     if match["open"]:
         opened.append(("[", match.end()))
         return Token("open", raw, "[")
-    names = [name for name, _ in opened]
+    names = [name for name, _ in opened[-_DEEPEST:]]
     if match["close"]:
         if "[" not in names:
             return None
@@ -149,7 +156,7 @@ def _token(match: re.Match[str], line: str, opened: list[tuple[str, int]], refer
     if can_close:
         _close(raw, opened)
         return Token("close", raw, raw)
-    if can_open and raw in line[match.end() :]:
+    if can_open and raw in line[match.end() : match.end() + _MOST]:
         opened.append((raw, match.end()))
         return Token("open", raw, raw)
     return None
