@@ -5,13 +5,18 @@ from __future__ import annotations
 import io
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import docx
 import pytest
 from docx.document import Document as WordDocument
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lxml import etree
 from odf.draw import Frame, TextBox
 from odf.opendocument import OpenDocumentText, load
 from odf.style import Style, TextProperties
@@ -21,8 +26,12 @@ from pptx import Presentation
 from pptx.util import Inches
 
 from nmt_cli.api import Translator
-from nmt_cli.documents.formats import COMMAND_LINE_LIMITS, read_document
+from nmt_cli.documents.formats import COMMAND_LINE_LIMITS, TextDocument, read_document
+from nmt_cli.documents.marked_text import MarkedText
+from nmt_cli.documents.office import WORD, office_parts
+from nmt_cli.documents.parts import Encoding
 from nmt_cli.recipe.schema import LanguagePair
+from nmt_cli.tokenization.pieces import Link
 from tests.decoding.trained import TEST
 
 EN_DE = LanguagePair(source="en", target="de")
@@ -148,6 +157,72 @@ def test_paragraphs_as_word_writes_them(tmp_path: Path, paragraph: str, text: st
     assert "|".join(block.text for block in document.blocks) == text
     written = document.write([replace(block, text=block.text.upper()) for block in document.blocks])
     assert f"<w:p>{word(expected)}</w:p>" in entries(written)["word/document.xml"].decode()
+
+
+FIELD = (
+    '<r><fldChar fldCharType="begin"/></r><r><instrText> %s </instrText></r><r><fldChar fldCharType="separate"/></r>'
+    '[four]<r><fldChar fldCharType="end"/></r>'
+)
+PIECES = st.sampled_from(
+    [
+        "[one two. ]",
+        "<r><rPr><b/></rPr>{three}</r>",
+        "<r>{five}<tab/>{six }<br/></r>",
+        '<r><footnoteReference id="2"/></r>',
+        '<bookmarkStart id="0"/>',
+        '<del id="1"><r><delText>gone</delText></r></del>',
+        '<fldSimple instr="DATE">[May]</fldSimple>',
+        "<sdt><sdtPr><alias/></sdtPr><sdtContent>[seven eight]</sdtContent></sdt>",
+        FIELD % "PAGE",
+        FIELD % "HYPERLINK x",
+    ]
+)
+AROUND = st.sampled_from(
+    ['<hyperlink r:id="1">%s</hyperlink>', '<ins id="1">%s</ins>', "<r><txbxContent><p>%s</p></txbxContent></r>"]
+)
+PARAGRAPHS = st.recursive(
+    PIECES,
+    lambda inner: st.lists(inner, max_size=5).map("".join) | st.builds(str.__mod__, AROUND, inner),
+    max_leaves=12,
+)
+
+
+def shuffled(block: MarkedText, random: Random) -> MarkedText:
+    """The block translated into a language with another order of words, all in capitals, but for kept text."""
+    words = [*block.kept]
+    for match in re.finditer(r"\S+", block.text):
+        if not any(start < match.end() and match.start() < end for start, end in block.kept):
+            words.append(match.span())
+    random.shuffle(words)
+    text, links = "", []
+    for start, end in words:
+        text += " " if text else ""
+        word = block.text[start:end] if (start, end) in block.kept else block.text[start:end].upper()
+        links.append(Link(start, end, len(text), len(text) + len(word)))
+        text += word
+    return block.translated(text, links)
+
+
+@given(PARAGRAPHS, st.randoms(use_true_random=False))
+@settings(max_examples=300, deadline=None)
+def test_whatever_the_order_of_words_all_text_is_in_runs_and_no_tag_is_lost(paragraph: str, random: Random) -> None:
+    xml = f'<d xmlns:w="w" xmlns:r="r">{word(f"<p>{paragraph}</p>")}</d>'
+    document = TextDocument("x", Encoding("utf-8"), *office_parts(xml, WORD))
+    written = document.write([shuffled(block, random) for block in document.blocks])
+    before, after = etree.fromstring(xml), etree.fromstring(written)
+
+    def tags(root: etree._Element) -> Counter[object]:
+        runs = {f"{{w}}{name}" for name in ("r", "t", "rPr", "b")}
+        return Counter((one.tag, *sorted(one.items())) for one in root.iter() if one.tag not in runs)
+
+    assert tags(after) == tags(before)
+    for one in after.iter():
+        is_text = one.tag in ("{w}t", "{w}instrText", "{w}delText")
+        assert is_text or not (one.text or "").strip()
+        assert not (one.tail or "").strip()
+        assert one.tag != "{w}t" or one.getparent().tag == "{w}r"
+    kinds = [[one.get("{w}fldCharType") for one in root.iter("{w}fldChar")] for root in (before, after)]
+    assert kinds[0] == kinds[1]
 
 
 def with_paragraph(content: bytes, paragraph: str) -> bytes:
