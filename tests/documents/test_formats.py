@@ -316,17 +316,19 @@ def run(folder: Path, model: Path, *arguments: str) -> subprocess.CompletedProce
 
 
 def test_a_killed_translation_of_a_document_continues(tmp_path: Path, model: Path) -> None:
-    lines = [f"<p>{sentence.replace(' ', ' <b>', 1)}</b></p>" for sentence in SENTENCES]
-    (tmp_path / "page.html").write_text("\n".join(lines * 3), encoding="utf-8")
-    assert run(tmp_path, model, "page.html", "-o", "whole.html").returncode == 0
-    process = Forked[bytes]([*COMMAND, "-m", str(model), "page.html", "-o", "seite.html"], cwd=tmp_path)
+    # A little more than the blocks that are translated together.
+    lines = [f"<p>{sentence.replace(' ', ' <b>', 1)}</b></p>" for sentence in (SENTENCES * 3)[:1100]]
+    (tmp_path / "page.html").write_text("\n".join(lines), encoding="utf-8")
+    options = ("page.html", "--beam", "1", "-o")
+    assert run(tmp_path, model, *options, "whole.html").returncode == 0
+    process = Forked[bytes]([*COMMAND, "-m", str(model), *options, "seite.html"], cwd=tmp_path)
     partial = tmp_path / "seite.html.partial"
     wait_until(lambda: partial.exists() and partial.stat().st_size, process=process)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     rows = [json.loads(row) for row in partial.read_text(encoding="utf-8").splitlines()]
-    assert 0 < len(rows) < len(lines) * 3
-    continued = run(tmp_path, model, "page.html", "-o", "seite.html")
+    assert 0 < len(rows) < len(lines)
+    continued = run(tmp_path, model, *options, "seite.html")
     assert continued.returncode == 0
     assert f"has {len(rows):,} lines: going on after them" in continued.stderr
     assert (tmp_path / "seite.html").read_bytes() == (tmp_path / "whole.html").read_bytes()
