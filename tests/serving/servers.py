@@ -48,7 +48,10 @@ def save_model(
     decoding: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """A random model directory that translates at most 59 pieces at once; it writes letters and spaces, no bytes."""
+    """A random model directory that translates at most 59 pieces at once; it writes letters and spaces, no bytes.
+
+    It stops loops itself, as the server does with any model.
+    """
     recipe = tiny_recipe(
         model={"output_bias": True, "tying": "none"},
         decoding={"beam": 2, "max_extra_tokens": 5, "batch_tokens": 400, "stop_loops": True, **(decoding or {})},

@@ -213,6 +213,7 @@ def _generation_config_json(decoding: DecodingConfig, config: ModelConfig) -> di
         "length_penalty": decoding.length_penalty if decoding.length_penalty_form != "none" else 0.0,
         "early_stopping": False,  # True would end a search at the first finished hypotheses instead of the best
         "min_new_tokens": decoding.min_tokens or None,
+        "no_repeat_ngram_size": decoding.no_repeat_ngram,
         "max_length": config.max_positions,
         "pad_token_id": PAD,
         "bos_token_id": BOS,

@@ -25,14 +25,14 @@ from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import EOS, PAD
 
 _MIN_WIDTH = 8  # of a beam with terms, however narrow the beam without them is
-_MAX_WIDENING = 4  # a beam for many terms has at most so many times as many hypotheses as for one
+_MOST_DOUBLINGS = 2  # of its width, for sentences with many terms
 
 
 def width_of(source: SourceSentence, *, beam: int) -> int:
-    """The number of open hypotheses for the terms of a source: twice the beam, or more, so that each bank has one."""
-    banks = 1 + sum(map(_size, source.terms))
+    """The number of open hypotheses for the terms of a source: twice the beam, and at least one for every two banks."""
     narrow = max(_MIN_WIDTH, 2 * beam)
-    return min(narrow << max(0, -(-banks // narrow) - 1).bit_length(), _MAX_WIDENING * narrow)
+    banks = 1 + sum(map(_size, source.terms))
+    return narrow << min(_MOST_DOUBLINGS, (-(-banks // (2 * narrow)) - 1).bit_length())
 
 
 def fitting_terms(source: SourceSentence, *, limit: int) -> tuple[Term, ...]:
@@ -140,7 +140,9 @@ class ConstrainedSearch(ActiveSearch):
         self._nodes = self._tree.grow(self._ids, self._nodes.gather(1, hypotheses), self._log_probs)
         self._at = nodes.flatten(1).gather(1, chosen)
         self._met = _of_sentences(met.flatten(1, 2), chosen)
-        bounds = self._log_probs.amax(dim=1) / self._penalties_at_limit
+        # A hypothesis that lacks a term still has to pay for it, so its bound is its score at the present length.
+        penalties_of_bounds = self._penalties_at_limit[:, None].where(self._met.all(dim=2), penalties)
+        bounds = (self._log_probs / penalties_of_bounds).amax(dim=1)
         is_at_limit = self._limits <= self._ensemble.length
         self._finished = finish(
             self._finished,
