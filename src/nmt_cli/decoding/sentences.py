@@ -8,7 +8,8 @@ from dataclasses import replace
 from nmt_cli.decoding.engine import Engine
 from nmt_cli.decoding.search.hypotheses import Details, Hypothesis
 from nmt_cli.decoding.search.repetition import has_loop
-from nmt_cli.decoding.terms import Occurrence, TermEncoder, missing_terms
+from nmt_cli.decoding.term_encoder import TermEncoder
+from nmt_cli.decoding.terms import Occurrence, missing_terms
 from nmt_cli.decoding.translation import LineSentence, Translation, in_one_line
 from nmt_cli.documents.kept_text import WithoutKept, links_to_copies
 from nmt_cli.recipe.schema import DecodingConfig

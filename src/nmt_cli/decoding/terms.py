@@ -1,4 +1,4 @@
-"""A list of terms and their translations: read from a table, found in text, and what a search is told of them."""
+"""A list of terms and their translations: read from a table, and found in text."""
 
 from __future__ import annotations
 
@@ -6,31 +6,25 @@ import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple, Self
 
-import numpy as np
 import regex
-import torch
-from torch import Tensor
 
-from nmt_cli.decoding.search.hypotheses import Term
 from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
 from nmt_cli.text_encoding import check_encoding, not_utf8_error
 from nmt_cli.tokenization.sentence_splitting import split_sentences
-from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 
 _BETWEEN_FORMS = "|"
 # In these scripts a word is no unit between spaces: each character is a token.
 _WITHOUT_SPACES = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
 _WORD = rf"[\p{{L}}\p{{M}}\p{{N}}_--[{_WITHOUT_SPACES}]]"
 _TOKEN = regex.compile(rf"[{_WITHOUT_SPACES}]\p{{M}}*+|{_WORD}++|\s++|.", regex.V1)
-_IS_IN_WORD = regex.compile(_WORD, regex.V1)
-_IS_WITHOUT_SPACES = regex.compile(f"[{_WITHOUT_SPACES}]")
+IS_IN_WORD = regex.compile(_WORD, regex.V1)
+IS_WITHOUT_SPACES = regex.compile(f"[{_WITHOUT_SPACES}]")
 _FIRST_LETTER = regex.compile(r"\w")
 Tokens = tuple[str, ...]
 
@@ -136,39 +130,6 @@ class TermList:
                 taken.update(place)
                 occurrences.append(Occurrence(tokens[place.start].start, tokens[place.stop - 1].end, targets))
         return sorted(occurrences, key=lambda occurrence: occurrence.start)
-
-
-class TermEncoder:
-    """Makes terms for a search, in the pieces of the target language."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-
-    def encode(self, occurrence: Occurrence) -> Term:
-        """The term of a search; it has no alternative if the vocabulary cannot spell it."""
-        rows: dict[tuple[int, ...], None] = {}
-        for target in occurrence.targets:
-            # A word begins with the mark of a space; in a script without spaces it does so at most at the beginning.
-            for before in ("", "a") if _IS_WITHOUT_SPACES.match(target) else ("a ",):
-                rows[self._row_after(before, target)] = None
-        is_word = all(_IS_IN_WORD.match(target[-1]) for target in occurrence.targets)
-        alternatives = tuple(row for row in rows if row and {PAD, UNK, BOS, EOS}.isdisjoint(row))
-        return Term(alternatives, self._after_word if is_word else None)
-
-    def _row_after(self, before: str, target: str) -> tuple[int, ...]:
-        """The pieces of a target after other text; none if a piece would belong to both."""
-        first, row = self._tokenizer.encode([before.strip(), before + target])
-        return tuple(row[len(first) :]) if row[: len(first)] == first else ()
-
-    @cached_property
-    def _after_word(self) -> Tensor:
-        """Whether a piece [V] may follow a word: it begins another one, or with a mark."""
-        pieces = self._tokenizer.pieces(range(self._tokenizer.vocab_size))
-        byte_ids = set(self._tokenizer.byte_ids)
-        may_follow = [
-            _IS_IN_WORD.match(piece) is None and number not in byte_ids for number, piece in enumerate(pieces)
-        ]
-        return torch.from_numpy(np.array(may_follow))
 
 
 def missing_terms(occurrences: Sequence[Occurrence], translation: str) -> list[int]:
