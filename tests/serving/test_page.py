@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 
 from nmt_cli.api import Translator
 from tests.browser import Browser
 from tests.serving.servers import Server
+from tests.waiting import wait_until
 
 # The page's own `$` finds an element by its id.
 READY = "$('into').options.length > 0"
@@ -283,3 +285,40 @@ def test_a_key_is_asked_for_where_one_is_needed(browser: Browser, strict: Server
     browser.until("$('status').textContent.startsWith('This server asks for an API key')")
     browser.run("$('key').value = 'alice-secret-key'; $('key').onchange()")
     browser.until(f"{WORDS}.length > 0")
+
+
+def test_a_file_comes_back_as_a_download(page: Browser, server: Server, tmp_path: Path) -> None:
+    file = tmp_path / "seite 1.html"
+    file.write_text("<p>the <b>old</b> sea</p>", encoding="utf-8")
+    folder = tmp_path / "downloads"
+    page.send("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
+    root = page.send("DOM.getDocument")["root"]["nodeId"]
+    node = page.send("DOM.querySelector", nodeId=root, selector="#file")["nodeId"]
+    page.send("DOM.setFileInputFiles", files=[str(file)], nodeId=node)
+    page.until("$('status').querySelector('a')")
+    wait_until(lambda: (folder / "seite 1_de.html").is_file(), told=lambda: str([*folder.iterdir()]))
+    assert (folder / "seite 1_de.html").read_text(encoding="utf-8").count("<b>") == 1
+    assert page.run("$('status').textContent") == "Download the translation of seite 1.html"
+    wrong = tmp_path / "page.exe"
+    wrong.write_bytes(b"x")
+    page.send("DOM.setFileInputFiles", files=[str(wrong)], nodeId=node)
+    page.until("$('status').classList.contains('error')")
+    assert "no ending of a document" in page.run("$('status').textContent")
+    page.run("$('status').textContent = ''")
+
+
+def test_terms_and_tags_are_kept(page: Browser) -> None:
+    page.run("$('options').open = true")
+    page.run("$('terms').focus()")
+    page.type("sea = Meer\nhouse =\n= x")
+    page.until("$('target').textContent.includes('Meer') && !document.querySelector('#target.waiting')")
+    assert '"terms":{"sea":"Meer"}' in page.run("$('curl').textContent")
+    page.run("$('clear').click(); $('source').focus()")
+    page.run("$('markup').click()")
+    page.run("$('source').focus()")
+    page.type("<p>the <b>old</b> sea</p>")
+    page.until("$('target').textContent.includes('</b>') && !document.querySelector('#target.waiting')")
+    assert page.run("$('target').textContent").startswith("<p>")
+    assert page.run("document.querySelectorAll('#target .word').length") == 0
+    page.run("$('markup').click(); $('terms').value = ''; $('options').open = false")
+    assert page.console == []
