@@ -81,7 +81,7 @@ def test_deepl_with_keys(strict: Server, expected: str) -> None:
         client.translate_text(["x"] * 5, target_lang="DE")
     with pytest.raises(deepl.DeepLException, match="'formality' is not supported for given 'target_lang'"):
         client.translate_text(TEXT, target_lang="DE", formality=deepl.Formality.MORE)
-    with pytest.raises(deepl.DeepLException, match="glossary_id is not supported"):
+    with pytest.raises(deepl.DeepLException, match="Glossary not found"):
         client.translate_text(TEXT, source_lang="EN", target_lang="DE", glossary="def3a26b-3e84-45b3-84ae-0c0aaf3525f7")
     limited = deepl.DeepLClient("bob-secret-key", server_url=strict.url)
     with pytest.raises(deepl.DeepLException, match="3 texts are more than the 2 requests per minute") as error:
@@ -115,14 +115,11 @@ def test_wishes_of_deepls_clients_are_taken(server: Server, expected: str) -> No
     }
 
 
-def test_deepls_clients_find_no_glossaries_rules_and_memories(server: Server) -> None:
+def test_deepls_clients_find_no_rules_and_memories(server: Server) -> None:
     client = deepl.DeepLClient("any", server_url=server.url)
-    assert client.list_glossaries() == []
-    assert client.get_glossary_languages() == []
-    assert client.list_multilingual_glossaries() == []
     assert client.get_all_style_rules() == []
     assert client.list_translation_memories() == []
-    with pytest.raises(deepl.GlossaryNotFoundException, match="message: there is no such path"):
+    with pytest.raises(deepl.GlossaryNotFoundException, match="message: Glossary not found"):
         client.get_multilingual_glossary("def3a26b-3e84-45b3-84ae-0c0aaf3525f7")
 
 
@@ -151,25 +148,9 @@ def test_needless_slashes_of_a_path_change_nothing(server: Server, path: str) ->
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "told"),
-    [
-        ("POST", "/v2/document", "/v2/translate"),
-        ("POST", "/v2/glossaries", "fine-tune"),
-        ("PATCH", "/v3/glossaries/x", "fine-tune"),
-        ("POST", "/translate_file", "/translate"),
-    ],
-)
-def test_what_the_server_has_instead_is_told(server: Server, method: str, path: str, told: str) -> None:
-    answer = server.ask(method, path, {})
-    assert answer.status in (404, 405)
-    assert told in next(iter(answer.json.values()))
-
-
-@pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"formality": "less"}, "'formality' is not supported for given 'target_lang' (take prefer_less,"),
-        ({"glossary_id": "x"}, "glossary_id is not supported (there are no glossaries: fine-tune"),
         ({"custom_instructions": ["Be brief."]}, "custom_instructions is not supported"),
         ({"split_sentences": 2}, "Invalid request: split_sentences: "),
         ({"split_sentences": "nonewlines", "text": "the\nsea"}, "a line break ends a sentence: nonewlines is not"),

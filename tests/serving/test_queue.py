@@ -11,7 +11,7 @@ import pytest
 from nmt_cli.serving.queue import BatchQueue, QueuedSentence
 from nmt_cli.serving.request_errors import RequestError
 from nmt_cli.serving.server_metrics import ServerMetrics
-from nmt_cli.serving.worker_model import AttentionTask, SearchTask, Sentence, SentenceTask
+from nmt_cli.serving.worker_model import AskedSentence, AttentionTask, SearchTask, SentenceTask
 
 pytestmark = pytest.mark.anyio
 SEARCH = SearchTask(beam=2, nbest=1, length_penalty=0.6, max_extra_tokens=50, prefix="")
@@ -26,7 +26,7 @@ def batch_queue(*, max_tokens: int = 100, max_wait: float = 0.0, max_sentences: 
 
 
 def sentence(tokens: int, task: SentenceTask = SEARCH, *, client: str = "one") -> QueuedSentence:
-    return QueuedSentence(Sentence(f"{tokens}"), tokens, task, client, asyncio.get_running_loop().create_future())
+    return QueuedSentence(AskedSentence(f"{tokens}"), tokens, task, client, asyncio.get_running_loop().create_future())
 
 
 def sentences(number: int, *, client: str = "one") -> list[QueuedSentence]:

@@ -18,7 +18,7 @@ from nmt_cli.serving.queue import QueuedSentence
 from nmt_cli.serving.request_errors import TIMEOUT, ClientGone, RequestError, invalid_request_error, server_busy_error
 from nmt_cli.serving.server_metrics import ServerMetrics
 from nmt_cli.serving.service import Caller, RequestLimits, SearchOptions, Service
-from nmt_cli.serving.worker_model import NextWordsTask, SearchTask, Sentence
+from nmt_cli.serving.worker_model import AskedSentence, NextWordsTask, SearchTask
 from nmt_cli.serving.worker_pool import WorkerPool
 from tests.serving.servers import MODEL_SETTINGS, save_model
 
@@ -28,7 +28,7 @@ LIMITS = RequestLimits(characters=1000, texts=9, sentences=9, requests=9, timeou
 
 
 def queued_sentence(*, tokens: int) -> QueuedSentence:
-    return QueuedSentence(Sentence("the sea"), tokens, SEARCH, "one", asyncio.get_running_loop().create_future())
+    return QueuedSentence(AskedSentence("the sea"), tokens, SEARCH, "one", asyncio.get_running_loop().create_future())
 
 
 async def test_a_text_that_takes_too_long_or_has_no_client_leaves_the_queue(

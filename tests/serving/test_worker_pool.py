@@ -19,13 +19,13 @@ from nmt_cli.serving.models import ModelRouter, ServedModel
 from nmt_cli.serving.queue import QueuedSentence
 from nmt_cli.serving.request_errors import RequestError
 from nmt_cli.serving.server_metrics import ServerMetrics
-from nmt_cli.serving.worker_model import EngineSettings, SearchTask, Sentence, SentenceTask
+from nmt_cli.serving.worker_model import AskedSentence, EngineSettings, SearchTask, SentenceTask
 from nmt_cli.serving.worker_process import WorkerFailed, WorkerProcess
 from tests.serving.servers import MODEL_SETTINGS, save_model
 
 pytestmark = pytest.mark.anyio
 GREEDY = SearchTask(beam=1, nbest=1, length_penalty=0.6, max_extra_tokens=5, prefix="")
-Saying = Callable[[Sequence[Sentence]], list[dict[str, Any]]]
+Saying = Callable[[Sequence[AskedSentence]], list[dict[str, Any]]]
 
 
 class FakeWorker(WorkerProcess):
@@ -51,7 +51,7 @@ class FakeWorker(WorkerProcess):
         return worker
 
     async def ask(
-        self, sentences: Sequence[Sentence], task: SentenceTask, *, timeout_seconds: float
+        self, sentences: Sequence[AskedSentence], task: SentenceTask, *, timeout_seconds: float
     ) -> list[dict[str, Any]]:
         if self.exit_code.done():
             raise WorkerFailed("a worker process was killed (SIGKILL)")
@@ -84,8 +84,8 @@ def may_answer(fake: type[FakeWorker], monkeypatch: pytest.MonkeyPatch) -> async
     """An event for which workers wait before they answer `the slow sea`."""
     ask, event = fake.ask, asyncio.Event()
 
-    async def wait(self: FakeWorker, sentences: Sequence[Sentence], task: SentenceTask, **options: Any) -> Any:
-        if sentences == [Sentence("the slow sea")]:
+    async def wait(self: FakeWorker, sentences: Sequence[AskedSentence], task: SentenceTask, **options: Any) -> Any:
+        if sentences == [AskedSentence("the slow sea")]:
             await event.wait()
         return await ask(self, sentences, task, **options)
 
@@ -112,7 +112,7 @@ async def serving(directory: Path, *, workers: int = 1) -> AsyncIterator[ServedM
 
 def submit(model: ServedModel, text: str = "the sea") -> asyncio.Future[dict[str, Any]]:
     result: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-    model.queue.submit([QueuedSentence(Sentence(text), 2, GREEDY, "one", result)])
+    model.queue.submit([QueuedSentence(AskedSentence(text), 2, GREEDY, "one", result)])
     return result
 
 
@@ -133,15 +133,15 @@ def only_worker(model: ServedModel) -> FakeWorker:
     return worker
 
 
-def answer_too_few(sentences: Sequence[Sentence]) -> list[dict[str, Any]]:
+def answer_too_few(sentences: Sequence[AskedSentence]) -> list[dict[str, Any]]:
     return []
 
 
-def lose_worker(sentences: Sequence[Sentence]) -> list[dict[str, Any]]:
+def lose_worker(sentences: Sequence[AskedSentence]) -> list[dict[str, Any]]:
     raise WorkerFailed("a worker process was killed (SIGKILL)")
 
 
-def answer_nonsense(sentences: Sequence[Sentence]) -> list[dict[str, Any]]:
+def answer_nonsense(sentences: Sequence[AskedSentence]) -> list[dict[str, Any]]:
     raise KeyError("answers")
 
 
@@ -166,7 +166,7 @@ async def test_a_sentence_that_fits_no_memory_is_refused_without_the_others_of_i
 ) -> None:
     batches: list[list[str]] = []
 
-    def answer_short_ones(sentences: Sequence[Sentence]) -> list[dict[str, Any]]:
+    def answer_short_ones(sentences: Sequence[AskedSentence]) -> list[dict[str, Any]]:
         texts = [sentence.text for sentence in sentences]
         batches.append(texts)
         if "the long sea" in texts:
@@ -238,7 +238,7 @@ async def test_a_worker_dies_as_a_sentence_comes(
     async with serving(models["en-de"]) as model:
         await asyncio.sleep(0.01)
         result = asyncio.get_running_loop().create_future()
-        sentence = QueuedSentence(Sentence("the sea"), 2, GREEDY, "one", result)
+        sentence = QueuedSentence(AskedSentence("the sea"), 2, GREEDY, "one", result)
         acts: list[Callable[[], None]] = [lambda: model.queue.submit([sentence]), only_worker(model).kill]
         for act in acts if is_asked_first else acts[::-1]:
             act()

@@ -74,6 +74,10 @@ def serve(
         Path | None,
         typer.Option(metavar="FILE", help="Keys that requests need: lines of NAME KEY REQUESTS_PER_MINUTE."),
     ] = None,
+    glossaries: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder that keeps glossaries of terms; else they end with the server."),
+    ] = None,
     cors: Annotated[
         list[str] | None,
         typer.Option(
@@ -93,6 +97,7 @@ def serve(
     Example: nmt serve -m runs/base --port 8000
     """
     _check_extra()
+    from nmt_cli.serving.glossaries import GlossaryStore
     from nmt_cli.serving.keys import ApiKeys
     from nmt_cli.serving.origins import AllowedOrigins
     from nmt_cli.serving.server import ServerSettings, run
@@ -132,6 +137,7 @@ def serve(
             beam=_MAX_BEAM,
         ),
         keys=ApiKeys(api_key_file),
+        glossaries=GlossaryStore(glossaries),
         allowed_origins=AllowedOrigins(origins, [host, *names]),
     )
     run(settings)

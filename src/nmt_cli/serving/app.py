@@ -19,7 +19,7 @@ from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from nmt_cli.errors import NmtError
-from nmt_cli.serving.api import deepl, libretranslate, v1
+from nmt_cli.serving.api import deepl, deepl_documents, deepl_glossaries, libretranslate, v1
 from nmt_cli.serving.api.endpoints import Call, JsonRoute, json_response, open_call, openapi_document
 from nmt_cli.serving.log import request_id, request_id_from
 from nmt_cli.serving.origins import AllowedOrigins
@@ -32,12 +32,6 @@ logger = logging.getLogger(__name__)
 
 # nginx's code for a client that has gone; only the log shows it.
 _STATUS_CLIENT_GONE = 499
-# What the server has instead of paths that other servers have.
-_INSTEAD = {
-    "/document": "documents are not taken: send their texts to /v2/translate",
-    "_file": "files are not taken: send their texts to /translate",
-    "/glossaries": deepl.NO_GLOSSARY_HINT,
-}
 _NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 _PAGE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; connect-src 'self';"
@@ -78,10 +72,17 @@ async def read_metrics(call: _Open) -> Response:
 
 _MONITORING_PATHS = {"/health", "/ready", "/metrics"}
 # The most used first, because the router compares a path with one after another.
-ROUTES = [*v1.router.routes, *deepl.router.routes, *libretranslate.router.routes, *_operations.routes]
+_DEEPL_ROUTES = [
+    *deepl.router.routes,
+    *deepl_documents.upload_router.routes,
+    *deepl_documents.router.routes,
+    *deepl_glossaries.router.routes,
+    *deepl_glossaries.long_router.routes,
+]
+ROUTES = [*v1.router.routes, *_DEEPL_ROUTES, *libretranslate.router.routes, *_operations.routes]
 # These are answered with more slashes too, as clients write a path after an address that ends with one.
 _PATHS_WITH_SLASHES = {"/docs"} | {
-    route.path for route in (*deepl.router.routes, *libretranslate.router.routes) if isinstance(route, Route)
+    route.path for route in (*_DEEPL_ROUTES, *libretranslate.router.routes) if isinstance(route, Route)
 }
 
 
@@ -217,7 +218,6 @@ def _routing_error(error: HTTPException, path: str) -> RequestError:
         code, message = "method_not_allowed", f"this path takes {method}"
         if method == "POST":
             hint = f"send its fields as JSON: curl -H 'Content-Type: application/json' -d JSON URL{path}; see /docs"
-    hint = next((hint for part, hint in _INSTEAD.items() if part in path), hint)
     return RequestError(message, hint=hint, status=error.status_code, code=code)
 
 

@@ -214,6 +214,11 @@ class ModelRouter:
         """The target languages of a source language; empty if it is only a target."""
         return [target for model_source, target in self._by_pair if model_source == source]
 
+    def sources_of(self, target: str) -> list[str]:
+        """The source languages of a target; RequestError if nothing is translated into it."""
+        code = _matching_code(target, self.targets, name="target")
+        return [source for source, model_target in self._by_pair if model_target == code]
+
     @property
     def are_ready(self) -> bool:
         """Whether each model has a worker."""

@@ -2,7 +2,7 @@
 
 Clients take turns. A batch begins with the oldest sentence of the client whose turn it is. The sentences nearest to it
 in length fill the batch, from all clients, so nobody starves and little is padded. A sentence's translation does not
-depend on its batch.
+depend on its batch. Sentences with terms have batches of their own, because their search takes longer.
 
 A free worker waits a little for the batch to fill, because clients that were just answered soon ask again. Without the
 wait, clients split into two groups that alternate. If few clients are there, the wait ends once all are back. Free
@@ -20,7 +20,7 @@ from typing import Any, assert_never
 
 from nmt_cli.serving.request_errors import RequestError, server_busy_error
 from nmt_cli.serving.server_metrics import ServerMetrics
-from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask, SearchTask, Sentence, SentenceTask
+from nmt_cli.serving.worker_model import AskedSentence, AttentionTask, NextWordsTask, SearchTask, SentenceTask
 
 # The weight of a new measurement in the mean rate, from which Retry-After is computed.
 _RATE_SMOOTHING = 0.2
@@ -35,7 +35,7 @@ _MIN_SHARED_BATCH = 16
 class QueuedSentence:
     """A waiting sentence: its source tokens with EOS, task, client, and the future of its answer."""
 
-    sentence: Sentence
+    sentence: AskedSentence
     tokens: int
     task: SentenceTask
     client: str
@@ -189,6 +189,7 @@ class BatchQueue:
             sentence
             for sentence in self._queue
             if sentence.task == first.task
+            and bool(sentence.sentence.terms) == bool(first.sentence.terms)
             and sentence.num_losses == 0
             and (sentence.tokens < self.min_wide_tokens) == is_short
         ]

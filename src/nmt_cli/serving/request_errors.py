@@ -8,6 +8,8 @@ _MAX_SHOWN_CHARACTERS = 20
 REFUSED = "The request is refused: the error says why, and what to do."
 FAILED, TIMEOUT = "failed", "timeout"
 """The codes of the errors of requests that were in work, and have cost time."""
+BUSY_CODE = "busy"
+"""The code of the errors of requests for which there is no room now."""
 BUSY = "No room, no time or no model now; see Retry-After."
 
 
@@ -54,6 +56,11 @@ def invalid_request_error(message: str, *, hint: str, where: str | None = None) 
     return RequestError(message, hint=hint, status=400, code="invalid_request", where=where)
 
 
+def not_found_error(what: str, *, hint: str) -> RequestError:
+    """A request for something that is not there, or belongs to another key: 404."""
+    return RequestError(f"{what} not found", hint=hint, status=404, code="not_found")
+
+
 def too_large_error(message: str, *, hint: str, where: str | None = None) -> RequestError:
     """A request beyond a limit of the server: 413."""
     return RequestError(message, hint=hint, status=413, code="too_large", where=where)
@@ -64,7 +71,7 @@ def too_many_error(number: int, what: str, *, limit: int) -> RequestError:
     return too_large_error(f"{number:,} {what} are too many", hint=f"send at most {limit:,}")
 
 
-def server_busy_error(message: str, *, retry_after_seconds: int, code: str = "busy") -> RequestError:
+def server_busy_error(message: str, *, retry_after_seconds: int, code: str = BUSY_CODE) -> RequestError:
     """A request that the server has no room or no time for now: 503 with Retry-After."""
     hint = f"try again in {retry_after_seconds} s"
     return RequestError(message, hint=hint, status=503, code=code, retry_after_seconds=retry_after_seconds)

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp
 
 from nmt_cli.memory import collect_garbage_rarely
 from nmt_cli.serving.app import create_app
+from nmt_cli.serving.glossaries import GlossaryStore
 from nmt_cli.serving.keys import ApiKeys
 from nmt_cli.serving.listener import Listener
 from nmt_cli.serving.log import configure_server_log
@@ -55,6 +56,7 @@ class ServerSettings:
     model_settings: ModelSettings
     limits: RequestLimits
     keys: ApiKeys
+    glossaries: GlossaryStore
     allowed_origins: AllowedOrigins
 
 
@@ -74,7 +76,7 @@ async def _serve(settings: ServerSettings, listener: Listener) -> None:
     _allow_open_files(settings.limits.requests * _FILES_PER_REQUEST)
     metrics = ServerMetrics()
     models = ModelRouter([ServedModel(path, settings.model_settings, metrics) for path in settings.models])
-    service = Service(models, settings.limits, settings.keys, metrics)
+    service = Service(models, settings.limits, settings.keys, metrics, glossaries=settings.glossaries)
     server = _Server(_uvicorn_config(create_app(service, allowed_origins=settings.allowed_origins), settings))
     metrics.connections.set_function(lambda: len(server.server_state.connections))
     loading = asyncio.ensure_future(models.load())

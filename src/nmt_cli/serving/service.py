@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
+from nmt_cli.decoding.terms import TermList
+from nmt_cli.documents.formats import DocumentInBlocks, Limits, read_document
 from nmt_cli.documents.marked_text import MarkedText
 from nmt_cli.documents.markup import MarkupRules
 from nmt_cli.errors import DataError
 from nmt_cli.recipe.schema import SplitSentences
+from nmt_cli.serving.document_store import DocumentStore, StoredDocument
+from nmt_cli.serving.glossaries import GlossaryStore
 from nmt_cli.serving.keys import ApiKeys, KeyOwner
 from nmt_cli.serving.models import ModelRoute, ModelRouter, ServedModel
 from nmt_cli.serving.queue import QueuedSentence
 from nmt_cli.serving.request_errors import (
+    BUSY_CODE,
     TIMEOUT,
     ClientGone,
+    RequestError,
     invalid_request_error,
     server_busy_error,
     shorten,
@@ -30,13 +38,18 @@ from nmt_cli.serving.request_errors import (
 )
 from nmt_cli.serving.server_metrics import ServerMetrics
 from nmt_cli.serving.translated_texts import SentText, SplitBlock, TranslatedText, join_sentences
-from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask, SearchTask, Sentence, SentenceTask
+from nmt_cli.serving.worker_model import AskedSentence, AttentionTask, NextWordsTask, SearchTask, SentenceTask
 from nmt_cli.tokenization.sentence_splitting import SplitText
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _SHORT_CHARACTERS, _FEW_TEXTS = 500, 8
+MAX_FILE_BYTES = 10_000_000
+"""The largest document."""
+_DOCUMENT_LIMITS = Limits(max_bytes=MAX_FILE_BYTES, max_entries=2000, max_unpacked_bytes=10 * MAX_FILE_BYTES)
+# A document has so many sentences in the queue at once, and looks again for room after so many seconds.
+_PORTION_SENTENCES, _ROOM_SECONDS = 64, 0.2
 
 
 def _check_not_text(value: Any) -> Any:
@@ -108,6 +121,8 @@ class Service:
     limits: RequestLimits
     keys: ApiKeys
     metrics: ServerMetrics
+    documents: DocumentStore = field(default_factory=DocumentStore)
+    glossaries: GlossaryStore = field(default_factory=GlossaryStore)
 
     async def read_texts(self, texts: Sequence[str], rules: MarkupRules | None) -> list[SentText]:
         """The texts of a request, with markup or, without rules, plain; RequestError as from `check_texts`.
@@ -161,6 +176,7 @@ class Service:
         *,
         source: str | None,
         target: str | None,
+        terms: TermList | None = None,
         owner: KeyOwner,
         caller: Caller,
     ) -> list[tuple[TranslatedText, ModelRoute]]:
@@ -170,7 +186,8 @@ class Service:
             routes = await off_the_loop(
                 plain_texts, lambda: [self.models.route(source, target, text=text) for text in plain_texts]
             )
-            translations = [text async for text in self.translate(texts, routes, options, caller=caller)]
+            found = self.translate(texts, routes, options, terms=terms, caller=caller)
+            translations = [text async for text in found]
         return list(zip(translations, routes, strict=True))
 
     async def reload(self) -> None:
@@ -182,41 +199,28 @@ class Service:
         await self.models.reload()
 
     async def translate(
-        self, texts: Sequence[SentText], routes: Sequence[ModelRoute], options: SearchOptions, *, caller: Caller
+        self,
+        texts: Sequence[SentText],
+        routes: Sequence[ModelRoute],
+        options: SearchOptions,
+        *,
+        terms: TermList | None = None,
+        caller: Caller,
     ) -> AsyncIterator[TranslatedText]:
         """The translation of each text, as soon as it and all texts before it are done.
 
         A text that is not to be translated is its own translation. ClientGone if the client leaves, RequestError if
         there is no room or time.
         """
-        tasks = {model: self.search_task(model, options) for model in dict.fromkeys(route.model for route in routes)}
-        blocks_of_texts = await off_the_loop(
-            [text.sent for text in texts],
-            lambda: [
-                [(block, *route.split(block, when=options.split_sentences)) for block in text.blocks]
-                for text, route in zip(texts, routes, strict=True)
-            ],
-        )
-        num_sentences = sum(len(split.sentences) for blocks in blocks_of_texts for _, split, _ in blocks)
+        queued_texts = await self._split(texts, routes, options, terms=terms, caller=caller)
+        num_sentences = sum(len(text.all_sentences) for text in queued_texts)
         if num_sentences > self.limits.sentences:
             raise too_many_error(num_sentences, "sentences", limit=self.limits.sentences)
-        if any(task.prefix for task in tasks.values()) and num_sentences != 1:
+        if options.prefix.strip() and num_sentences != 1:
             raise invalid_request_error("a prefix is of one sentence", hint="send a single sentence", where="prefix")
-        queued_texts = [
-            _QueuedText(
-                text,
-                route,
-                [SplitBlock(block, split) for block, split, _ in blocks],
-                [
-                    _queued_sentences(block, split, num_pieces, tasks[route.model], options, caller)
-                    for block, split, num_pieces in blocks
-                ],
-            )
-            for text, route, blocks in zip(texts, routes, blocks_of_texts, strict=True)
-        ]
         deadline = asyncio.get_running_loop().time() + self.limits.timeout_seconds
         try:
-            for model in tasks:
+            for model in dict.fromkeys(route.model for route in routes):
                 of_model = [text.all_sentences for text in queued_texts if text.route.model is model]
                 self._submit(list(chain.from_iterable(of_model)), model)
             for text in queued_texts:
@@ -224,6 +228,113 @@ class Service:
                 yield await text.joined(alignments=options.alignments)
         finally:
             _abandon([sentence for text in queued_texts for sentence in text.all_sentences])
+
+    async def start_document(
+        self,
+        content: bytes,
+        name: str,
+        *,
+        source: str | None,
+        target: str,
+        terms: TermList | None = None,
+        owner: KeyOwner,
+        caller: Caller,
+    ) -> StoredDocument:
+        """The document in the bytes of a file, whose translation has begun.
+
+        RequestError or DataError if it cannot be read, is too long, or there is no room.
+        """
+        document, route = await asyncio.to_thread(self._read_document, content, name, source, target)
+        num_characters = sum(len(block.text) for block in document.blocks)
+        if num_characters > self.limits.request_characters:
+            raise too_many_error(num_characters, "characters in a document", limit=self.limits.request_characters)
+        text = SentText("\n".join(block.text for block in document.blocks), document.blocks, lambda blocks: "")
+        # It counts as the texts that it would be.
+        num_requests = max(1, math.ceil(num_characters / self.limits.characters))
+
+        async def translate() -> bytes:
+            with charged:
+                blocks = await self._translate_in_portions(text, route, terms=terms, caller=caller)
+                return await asyncio.to_thread(document.write, blocks)
+
+        self.documents.check_room(owner)
+        with ExitStack() as stack:
+            stack.enter_context(owner.charged(requests=num_requests, characters=num_characters))
+            charged = stack.pop_all()
+        target_code = route.model.pair[1]
+        return self.documents.start(name, translate(), target=target_code, characters=num_characters, owner=owner)
+
+    def _read_document(self, content: bytes, name: str, source: str | None, target: str) -> tuple[DocumentInBlocks, ModelRoute]:
+        """The document, and the model for it; its language is detected if none is given."""
+        is_given = source is not None and source.strip().lower() not in ("auto", "")
+        route = self.models.route(source if is_given else self.models.sources_of(target)[0], target, text="")
+        document = read_document(content, name, languages=route.model.config.languages, limits=_DOCUMENT_LIMITS)
+        if is_given:
+            return document, route
+        first, route = route, self.models.route(None, target, text="\n".join(block.text for block in document.blocks))
+        if route.model is not first.model:  # some formats hold several languages
+            document = read_document(content, name, languages=route.model.config.languages, limits=_DOCUMENT_LIMITS)
+        return document, route
+
+    async def _translate_in_portions(
+        self, text: SentText, route: ModelRoute, *, terms: TermList | None, caller: Caller
+    ) -> list[MarkedText]:
+        """The translations of the blocks of a text of any length; it waits for room in the queue, and takes little."""
+        (queued,) = await self._split([text], [route], SearchOptions(), terms=terms, caller=caller)
+        sentences = queued.all_sentences
+        size = min(_PORTION_SENTENCES, self.limits.sentences)
+        loop = asyncio.get_running_loop()
+        try:
+            for start in range(0, len(sentences), size):
+                portion, deadline = sentences[start : start + size], loop.time() + self.limits.timeout_seconds
+                while True:
+                    try:
+                        self._submit(portion, route.model)
+                        break
+                    except RequestError as error:
+                        if error.code != BUSY_CODE or loop.time() > deadline:
+                            raise
+                    await asyncio.wait([caller.gone], timeout=_ROOM_SECONDS)
+                    if caller.gone.done():
+                        raise ClientGone
+                await self._wait(portion, caller=caller, deadline=deadline)
+            return await asyncio.to_thread(queued.best_blocks)
+        finally:
+            _abandon(sentences)
+
+    async def _split(
+        self,
+        texts: Sequence[SentText],
+        routes: Sequence[ModelRoute],
+        options: SearchOptions,
+        *,
+        terms: TermList | None,
+        caller: Caller,
+    ) -> list[_QueuedText]:
+        """The texts in sentences, which are not in the queue yet."""
+        tasks = {model: self.search_task(model, options) for model in dict.fromkeys(route.model for route in routes)}
+        blocks_of_texts = await off_the_loop(
+            [text.sent for text in texts],
+            lambda: [
+                [
+                    _asked_sentences(block, *route.split(block, when=options.split_sentences), options, terms)
+                    for block in text.blocks
+                ]
+                for text, route in zip(texts, routes, strict=True)
+            ],
+        )
+        return [
+            _QueuedText(
+                text,
+                route,
+                [block for block, _ in blocks],
+                [
+                    [_queued_sentence(sentence, number, tasks[route.model], caller) for sentence, number in sentences]
+                    for _, sentences in blocks
+                ],
+            )
+            for text, route, blocks in zip(texts, routes, blocks_of_texts, strict=True)
+        ]
 
     async def ask_about_words(
         self, source: str, task: AttentionTask | NextWordsTask, model: ServedModel, *, caller: Caller
@@ -235,7 +346,7 @@ class Service:
         for name, num_pieces in zip(("text", field), pieces_of_texts, strict=True):
             if num_pieces > model.max_pieces:
                 raise too_large_error(f"the {name} is too long to look into", hint="send a single sentence", where=name)
-        sentence = _queued_sentence(Sentence(texts[0]), pieces_of_texts[0], task, caller)
+        sentence = _queued_sentence(AskedSentence(texts[0]), pieces_of_texts[0], task, caller)
         deadline = asyncio.get_running_loop().time() + self.limits.timeout_seconds
         try:
             self._submit([sentence], model)
@@ -309,34 +420,41 @@ class _QueuedText:
 
     async def joined(self, *, alignments: bool) -> TranslatedText:
         """The translation, once the sentences are done."""
-        answers = [[sentence.result.result() for sentence in of_block] for of_block in self.sentences]
-        languages = self.route.model.config.languages
         # To put marks into a long text takes time.
         marked = [block.block.text for block in self.blocks if block.block.marks]
+        languages = self.route.model.config.languages
         return await off_the_loop(
-            marked, lambda: join_sentences(self.text, self.blocks, answers, languages, alignments=alignments)
+            marked, lambda: join_sentences(self.text, self.blocks, self._answers, languages, alignments=alignments)
         )
 
+    def best_blocks(self) -> list[MarkedText]:
+        """The translations of the blocks, once the sentences are done."""
+        languages = self.route.model.config.languages
+        return [block.translated(answers, languages) for block, answers in zip(self.blocks, self._answers, strict=True)]
 
-def _queued_sentences(
-    block: MarkedText,
-    split: SplitText,
-    num_pieces: Sequence[int],
-    task: SearchTask,
-    options: SearchOptions,
-    caller: Caller,
-) -> list[QueuedSentence]:
+    @property
+    def _answers(self) -> list[list[dict[str, Any]]]:
+        return [[sentence.result.result() for sentence in of_block] for of_block in self.sentences]
+
+
+def _asked_sentences(
+    block: MarkedText, split: SplitText, num_pieces: Sequence[int], options: SearchOptions, terms: TermList | None
+) -> tuple[SplitBlock, list[tuple[AskedSentence, int]]]:
+    """The block in sentences for a worker, each with its source pieces."""
     is_aligned = options.alignments or bool(block.marks)
     sentences = [
-        Sentence(text, tuple(kept), is_aligned)
+        AskedSentence(text, tuple(kept), _found_terms(text, terms), is_aligned)
         for text, kept in zip(split.sentences, split.ranges_by_sentence(block.kept), strict=True)
     ]
-    return [
-        _queued_sentence(sentence, number, task, caller) for sentence, number in zip(sentences, num_pieces, strict=True)
-    ]
+    return SplitBlock(block, split), list(zip(sentences, num_pieces, strict=True))
 
 
-def _queued_sentence(sentence: Sentence, num_pieces: int, task: SentenceTask, caller: Caller) -> QueuedSentence:
+def _found_terms(text: str, terms: TermList | None) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    found = [] if terms is None else terms.find(text)
+    return tuple((text[one.start : one.end], one.targets) for one in found)
+
+
+def _queued_sentence(sentence: AskedSentence, num_pieces: int, task: SentenceTask, caller: Caller) -> QueuedSentence:
     return QueuedSentence(sentence, num_pieces + 1, task, caller.name, asyncio.get_running_loop().create_future())
 
 

@@ -121,11 +121,15 @@ class Candidate(BaseModel):
 
 
 class TranslatedSentence(Candidate):
-    """A sentence's translation; `alignment` has pairs of word positions, in the source and in the translation."""
+    """A sentence's translation; `alignment` has pairs of word positions, in the source and in the translation.
+
+    `unmet_terms` are the terms of the source whose translations it lacks.
+    """
 
     source: str
     alternatives: list[Candidate]
     alignment: list[list[int]] | None = None
+    unmet_terms: list[str] = []
 
 
 class TranslatedText(Candidate):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from nmt_cli import console
 from nmt_cli.artifacts.manifest import holds_model, model_digest
+from nmt_cli.decoding.terms import TermList
 from nmt_cli.documents.marked_text import Range
 from nmt_cli.errors import DataError, DeviceError, ModelError, UsageError
 from nmt_cli.memory import collect_garbage_rarely
@@ -43,14 +44,16 @@ class EngineSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Sentence:
-    """A sentence for a worker, with the ranges of its characters that stay as they are.
+class AskedSentence:
+    """A sentence for a worker, with the ranges of its characters that stay as they are, and terms of its translation.
 
-    With `is_aligned`, its translation says which source words and characters its own are from.
+    A term is text of the sentence, with the forms that translate it. With `is_aligned`, the translation says which
+    source words and characters its own are from.
     """
 
     text: str
     kept: tuple[Range, ...] = ()
+    terms: tuple[tuple[str, tuple[str, ...]], ...] = ()
     is_aligned: bool = False
 
 
@@ -133,7 +136,7 @@ class WorkerModel:
         """The digest of the model and its `min_wide_tokens`."""
         return self.digest, self.min_wide_tokens
 
-    def answer(self, sentences: Sequence[Sentence], task: SentenceTask) -> list[dict[str, Any]]:
+    def answer(self, sentences: Sequence[AskedSentence], task: SentenceTask) -> list[dict[str, Any]]:
         """One answer for each sentence; no error names an option of nmt decode."""
         try:
             match task:
@@ -150,12 +153,13 @@ class WorkerModel:
         except UsageError as error:
             raise UsageError(error.message, hint="leave out how to search: the model's own settings do") from None
 
-    def _search(self, sentences: Sequence[Sentence], task: SearchTask) -> list[dict[str, Any]]:
+    def _search(self, sentences: Sequence[AskedSentence], task: SearchTask) -> list[dict[str, Any]]:
         """The translations as dicts."""
         # The server formed the batch, so the limit of tokens must not divide it. A character has at most four bytes,
         # each a piece at most.
         max_pieces = max((len(sentence.text) for sentence in sentences), default=0) * 4 + 8
         self._check_fits_model("prefix", task.prefix, self._engine.target)
+        has_terms = any(sentence.terms for sentence in sentences)
         translations = self._translator.translate(
             [sentence.text for sentence in sentences],
             samples=0,
@@ -166,6 +170,7 @@ class WorkerModel:
             prefixes=[task.prefix] * len(sentences) if task.prefix else None,
             alignments=any(sentence.is_aligned for sentence in sentences),
             kept=[sentence.kept for sentence in sentences],
+            terms=[TermList(dict(sentence.terms)) for sentence in sentences] if has_terms else None,
             split_sentences="never",  # the server did it
             copy_symbols=True,
             stop_loops=True,

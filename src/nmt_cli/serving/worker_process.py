@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nmt_cli.processes import Worker, WorkerLost
-from nmt_cli.serving.worker_model import EngineSettings, ModelJob, Sentence, SentenceTask, WorkerModel
+from nmt_cli.serving.worker_model import AskedSentence, EngineSettings, ModelJob, SentenceTask, WorkerModel
 
 R = TypeVar("R")
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class WorkerProcess:
         return worker
 
     async def ask(
-        self, sentences: Sequence[Sentence], task: SentenceTask, *, timeout_seconds: float
+        self, sentences: Sequence[AskedSentence], task: SentenceTask, *, timeout_seconds: float
     ) -> list[dict[str, Any]]:
         """The answers to some sentences; WorkerFailed if no answer comes, NmtError if the worker reports an error."""
         question = partial(WorkerModel.answer, sentences=list(sentences), task=task)

@@ -1,7 +1,8 @@
-"""DeepL's API: texts, languages and usage, as its official clients ask for them, and empty lists of glossaries."""
+"""DeepL's API: texts, languages and usage, as its official clients ask for them; rules and memories are empty lists."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -10,9 +11,10 @@ from fastapi.responses import Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from nmt_cli.decoding.terms import TermList
 from nmt_cli.documents.markup import MarkupRules
 from nmt_cli.languages import language_name
-from nmt_cli.serving.api.endpoints import Call, FormRoute, KeyedCall, json_response
+from nmt_cli.serving.api.endpoints import Call, FormRoute, JsonRoute, KeyedCall, json_response
 from nmt_cli.serving.api.requests import markup_rules, watch_caller
 from nmt_cli.serving.request_errors import BUSY, REFUSED, RequestError, invalid_request_error
 from nmt_cli.serving.service import SearchOptions
@@ -20,23 +22,18 @@ from nmt_cli.serving.service import SearchOptions
 # There is no quota, but the clients want a number.
 _NO_LIMIT = 1_000_000_000_000
 # Settings that the model cannot follow. A request with one of them is refused.
-_UNSUPPORTED = ("glossary_id", "glossary_ids", "style_id", "translation_memory_id", "custom_instructions")
-NO_GLOSSARY_HINT = "there are no glossaries: fine-tune a model on text with the terms, as docs/how-to/fine-tune.md says"
-"""What there is instead of a glossary."""
+_UNSUPPORTED = ("style_id", "translation_memory_id", "custom_instructions")
 # The only service of the server. It can detect each language that it translates from.
 _TEXTS, _DETECTION = "translate_text", "auto_detection"
 _RESOURCE = f"{_TEXTS}; other services have no languages here"
 # Lists that are always empty, by path: clients fill menus with them.
 _EMPTY_LISTS = {
-    "/v2/glossaries": "glossaries",
-    "/v2/glossary-language-pairs": "supported_languages",
-    "/v3/glossaries": "glossaries",
     "/v3/style_rules": "style_rules",
     "/v3/translation_memories": "translation_memories",
 }
 
 
-def _read_tags(value: Any) -> Any:
+def _read_names(value: Any) -> Any:
     """A list of names; in a form, they stand in a text with commas."""
     texts = [value] if isinstance(value, str) else value
     if not (isinstance(texts, list) and all(isinstance(text, str) for text in texts)):
@@ -44,36 +41,43 @@ def _read_tags(value: Any) -> Any:
     return [name.strip() for text in texts for name in text.split(",") if name.strip()]
 
 
-_Tags = Annotated[list[str], BeforeValidator(_read_tags)]
+_Names = Annotated[list[str], BeforeValidator(_read_names)]
 
 
-class DeepLTranslateRequest(BaseModel):
-    """Texts to translate.
+class DeepLOptions(BaseModel):
+    """The languages and options of a translation.
 
     DeepL's other settings are accepted and have no effect, for example context and preserve_formatting.
     """
 
     model_config = ConfigDict(extra="allow")
 
-    text: Annotated[list[str], Field(min_length=1)]
     target_lang: Annotated[str, Field(description="EN, or EN-US for what is nearest to it")]
-    source_lang: Annotated[str | None, Field(description="detected if it is missing")] = None
-    split_sentences: Annotated[
-        Literal["0", "1", "nonewlines"] | None,
-        Field(description="0 leaves each line whole; nonewlines takes no line breaks"),
-    ] = None
+    source_lang: Annotated[str | None, Field(description="detected if it is missing; a glossary needs it")] = None
     formality: Annotated[
         Literal["default", "prefer_more", "prefer_less"] | SkipJsonSchema[Literal["more", "less"]] | None,
         Field(description="more and less are refused, and the others have no effect"),
+    ] = None
+    glossary_id: str | None = None
+    glossary_ids: Annotated[_Names, Field(description="of two translations of a term, the first counts")] = []
+
+
+class DeepLTranslateRequest(DeepLOptions):
+    """Texts to translate."""
+
+    text: Annotated[list[str], Field(min_length=1)]
+    split_sentences: Annotated[
+        Literal["0", "1", "nonewlines"] | None,
+        Field(description="0 leaves each line whole; nonewlines takes no line breaks"),
     ] = None
     model_type: Annotated[str | None, Field(description="has no effect, since there is one model")] = None
     tag_handling: Annotated[
         Literal["html", "xml", ""] | None,
         WithJsonSchema({"enum": ["html", "xml"], "type": "string", "description": "tags stay on their words"}),
     ] = None
-    ignore_tags: Annotated[_Tags, Field(description="elements whose text stays as it is")] = []
-    splitting_tags: Annotated[_Tags, Field(description="elements that are texts of their own")] = []
-    non_splitting_tags: Annotated[_Tags, Field(description="elements that stand inside of a sentence")] = []
+    ignore_tags: Annotated[_Names, Field(description="elements whose text stays as it is")] = []
+    splitting_tags: Annotated[_Names, Field(description="elements that are texts of their own")] = []
+    non_splitting_tags: Annotated[_Names, Field(description="elements that stand inside of a sentence")] = []
     outline_detection: Annotated[
         bool, Field(description="false: only splitting_tags divide a text in xml, not its structure")
     ] = True
@@ -161,13 +165,20 @@ class DeepLError(BaseModel):
     message: str
 
 
-router = APIRouter(
-    route_class=FormRoute,
-    tags=["DeepL"],
-    generate_unique_id_function=lambda route: f"deepl_{route.name}",
-    responses={"4XX": {"model": DeepLError, "description": REFUSED}, 503: {"model": DeepLError, "description": BUSY}},
-)
-_Keyed = Annotated[Call, Depends(KeyedCall(missing_status=403, key_field="auth_key"))]
+def deepl_router(route_class: type[JsonRoute]) -> APIRouter:
+    """A router of DeepL's paths."""
+    refusal, busy = {"model": DeepLError, "description": REFUSED}, {"model": DeepLError, "description": BUSY}
+    return APIRouter(
+        route_class=route_class,
+        tags=["DeepL"],
+        generate_unique_id_function=lambda route: f"deepl_{route.name}",
+        responses={"4XX": refusal, 503: busy},
+    )
+
+
+router = deepl_router(FormRoute)
+KeyedDeepLCall = Annotated[Call, Depends(KeyedCall(missing_status=403, key_field="auth_key"))]
+"""A call of DeepL's API."""
 
 
 def error_content(error: RequestError) -> dict[str, Any]:
@@ -176,12 +187,17 @@ def error_content(error: RequestError) -> dict[str, Any]:
 
 
 @router.post("/v2/translate", response_model=DeepLTranslateAnswer)
-async def translate(fields: DeepLTranslateRequest, call: _Keyed) -> Response:
+async def translate(fields: DeepLTranslateRequest, call: KeyedDeepLCall) -> Response:
     """Each text translated by the model for its language.
 
     The fields may also be sent as a form, or in the query string.
     """
     check_supported(fields)
+    if fields.split_sentences == "nonewlines" and any(_num_lines(text) > 1 for text in fields.text):
+        message = "a line break ends a sentence: nonewlines is not supported"
+        hint = "put each sentence on one line, or leave split_sentences out"
+        raise invalid_request_error(message, hint=hint, where="split_sentences")
+    terms = await find_terms(fields, call)
     sent_texts = await call.service.read_texts(fields.text, fields.markup_rules)
     with watch_caller(call.request) as caller:
         routed_translations = await call.service.translate_each(
@@ -189,6 +205,7 @@ async def translate(fields: DeepLTranslateRequest, call: _Keyed) -> Response:
             SearchOptions(split_sentences="never" if fields.split_sentences == "0" else "always"),
             source=fields.source_lang,
             target=fields.target_lang,
+            terms=terms,
             owner=call.owner,
             caller=caller,
         )
@@ -209,7 +226,7 @@ async def translate(fields: DeepLTranslateRequest, call: _Keyed) -> Response:
 
 
 @router.get("/v2/languages", response_model=list[DeepLLanguage])
-async def languages(fields: Annotated[DeepLSide, Query()], call: _Keyed) -> Response:
+async def languages(fields: Annotated[DeepLSide, Query()], call: KeyedDeepLCall) -> Response:
     """The languages of one side."""
     models = call.service.models
     codes = models.targets if fields.side == "target" else models.sources
@@ -219,7 +236,7 @@ async def languages(fields: Annotated[DeepLSide, Query()], call: _Keyed) -> Resp
 
 
 @router.get("/v3/languages", response_model=list[DeepLLanguageV3])
-async def languages_v3(fields: Annotated[DeepLResource, Query()], call: _Keyed) -> Response:
+async def languages_v3(fields: Annotated[DeepLResource, Query()], call: KeyedDeepLCall) -> Response:
     """The languages of both sides, for texts."""
     if fields.resource != _TEXTS:
         return json_response([])
@@ -239,26 +256,33 @@ async def languages_v3(fields: Annotated[DeepLResource, Query()], call: _Keyed) 
 
 
 @router.get("/v2/usage", response_model=DeepLUsage)
-async def usage(call: _Keyed) -> Response:
+async def usage(call: KeyedDeepLCall) -> Response:
     """The characters, and a limit that nobody reaches."""
     return json_response({"character_count": call.owner.characters, "character_limit": _NO_LIMIT})
 
 
-def check_supported(fields: DeepLTranslateRequest) -> None:
+def check_supported(fields: DeepLOptions) -> None:
     """Raise RequestError if a setting asks for a translation that the model cannot make."""
     for name in _UNSUPPORTED:
         if (fields.model_extra or {}).get(name):
-            hint = NO_GLOSSARY_HINT if name.startswith("glossary") else f"leave {name} out"
-            raise invalid_request_error(f"{name} is not supported", hint=hint, where=name)
+            raise invalid_request_error(f"{name} is not supported", hint=f"leave {name} out", where=name)
     if fields.formality in ("more", "less"):
         hint = f"take prefer_{fields.formality}, or leave formality out"
         raise invalid_request_error(
             "'formality' is not supported for given 'target_lang'", hint=hint, where="formality"
         )
-    if fields.split_sentences == "nonewlines" and any(_num_lines(text) > 1 for text in fields.text):
-        message = "a line break ends a sentence: nonewlines is not supported"
-        hint = "put each sentence on one line, or leave split_sentences out"
-        raise invalid_request_error(message, hint=hint, where="split_sentences")
+
+
+async def find_terms(fields: DeepLOptions, call: Call) -> TermList | None:
+    """The terms of the glossaries of a request for its languages; None if it has no glossary."""
+    ids = fields.glossary_ids or ([fields.glossary_id] if fields.glossary_id else [])
+    if not ids:
+        return None
+    if not fields.source_lang:
+        message = "Use of a glossary requires the source_lang parameter to be specified"
+        raise invalid_request_error(message, hint="give the language of the text", where="source_lang")
+    pair = call.service.models.route(fields.source_lang, fields.target_lang, text="").model.pair
+    return await asyncio.to_thread(call.service.glossaries.terms, ids, pair, call.owner)
 
 
 def _num_lines(text: str) -> int:
@@ -266,7 +290,7 @@ def _num_lines(text: str) -> int:
     return sum(bool(line.strip()) for line in text.splitlines())
 
 
-async def empty_list(call: _Keyed) -> Response:
+async def empty_list(call: KeyedDeepLCall) -> Response:
     """An empty list."""
     return json_response({_EMPTY_LISTS[call.request.scope["route"].path]: []})
 

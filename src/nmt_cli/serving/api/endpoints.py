@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import mimetypes
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Self, get_type_hints
 
-from fastapi import Request, Response, Security
+from fastapi import Form, Request, Response, Security
 from fastapi.openapi.utils import get_openapi
+from fastapi.responses import FileResponse
 from fastapi.routing import APIRoute
 from fastapi.security import APIKeyHeader, HTTPBearer
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
@@ -16,7 +19,14 @@ from starlette.routing import BaseRoute
 
 from nmt_cli import __version__
 from nmt_cli.languages import language_name
-from nmt_cli.serving.api.requests import read_fields, read_json_fields, wrong_field_error
+from nmt_cli.serving.api.requests import (
+    read_fields,
+    read_file_fields,
+    read_json_fields,
+    read_long_fields,
+    wrong_field_error,
+)
+from nmt_cli.serving.document_store import StoredDocument
 from nmt_cli.serving.keys import KeyOwner
 from nmt_cli.serving.service import Service
 from nmt_cli.tokenization.tokenizer import is_blank
@@ -128,6 +138,28 @@ class FormRoute(JsonRoute):
     _read = staticmethod(read_fields)
 
 
+class FileRoute(JsonRoute):
+    """A route whose fields come as a form, with a file."""
+
+    _read = staticmethod(read_file_fields)
+
+
+# How a form with a file is described.
+FILE_FORM = Form(media_type="multipart/form-data")
+
+
+class LongFormRoute(JsonRoute):
+    """A route like `FormRoute`, whose body may be as long as a file."""
+
+    _read = staticmethod(read_long_fields)
+
+
+def file_response(document: StoredDocument) -> Response:
+    """The file of a document, as a download."""
+    media_type = mimetypes.guess_type(document.name)[0] or "application/octet-stream"
+    return FileResponse(document.file, filename=document.name, media_type=media_type)
+
+
 def json_response(content: Any, *, status: int = 200) -> Response:
     """An answer in JSON."""
     return Response(to_json(content, inf_nan_mode="null"), status_code=status, media_type="application/json")
@@ -141,8 +173,10 @@ def openapi_document(routes: Sequence[BaseRoute], service: Service) -> dict[str,
         description="Translation with the models of this server.",
         routes=routes,
     )
-    for methods in document["paths"].values():
+    for path, methods in document["paths"].items():
         for operation in methods.values():
+            if names := re.findall(r"\{(\w+)\}", path):  # the endpoints find them in the request
+                operation["parameters"] = [*operation.get("parameters", []), *map(_path_parameter, names)]
             if "security" in operation:
                 operation["security"].insert(0, {})  # a server without keys asks for none
     for name, schema in document["components"]["schemas"].items():
@@ -152,6 +186,10 @@ def openapi_document(routes: Sequence[BaseRoute], service: Service) -> dict[str,
                 field.pop("default", None)
             _add_limits(schema["properties"], service)
     return document
+
+
+def _path_parameter(name: str) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
 
 
 def _add_limits(fields: Mapping[str, dict[str, Any]], service: Service) -> None:

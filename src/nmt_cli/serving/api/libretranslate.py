@@ -7,13 +7,25 @@ from __future__ import annotations
 
 from functools import partial
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
-from fastapi import APIRouter, Depends
-from fastapi.responses import Response
+from fastapi import APIRouter, Depends, UploadFile
+from fastapi.responses import FileResponse, Response
 from pydantic import BaseModel, Field, WithJsonSchema
 
+from nmt_cli.documents.formats import ENDINGS
 from nmt_cli.languages import DetectedLanguage, language_name
-from nmt_cli.serving.api.endpoints import Call, FormRoute, KeyedCall, Language, json_response, open_call
+from nmt_cli.serving.api.endpoints import (
+    FILE_FORM,
+    Call,
+    FileRoute,
+    FormRoute,
+    KeyedCall,
+    Language,
+    file_response,
+    json_response,
+    open_call,
+)
 from nmt_cli.serving.api.requests import markup_rules, watch_caller
 from nmt_cli.serving.request_errors import BUSY, REFUSED, RequestError, invalid_request_error, shorten
 from nmt_cli.serving.service import SearchOptions, off_the_loop
@@ -31,6 +43,21 @@ class LibreTranslateRequest(BaseModel):
     format: Annotated[Literal["text", "html", ""], WithJsonSchema(_FORMAT)] = "text"
     alternatives: Annotated[int, Field(ge=0, description="further translations of each text; else none")] = 0
     api_key: str | None = None
+
+
+class LibreFileRequest(BaseModel):
+    """A document to translate."""
+
+    file: UploadFile
+    source: Annotated[str, Field(description="a language's code, or auto")]
+    target: Annotated[str, Field(description="a language's code")]
+    api_key: str | None = None
+
+
+class LibreFileAnswer(BaseModel):
+    """The address of the translated document."""
+
+    translatedFileUrl: str
 
 
 class LibreDetectRequest(BaseModel):
@@ -139,6 +166,38 @@ async def translate(fields: LibreTranslateRequest, call: _Keyed) -> Response:
     return json_response(answer if is_list else {name: values[0] for name, values in answer.items()})
 
 
+async def translate_file(fields: Annotated[LibreFileRequest, FILE_FORM], call: _Keyed) -> Response:
+    """The address of a translated document, which is kept there for an hour."""
+    with watch_caller(call.request) as caller:
+        document = await call.service.start_document(
+            await fields.file.read(),
+            fields.file.filename or "",
+            source=fields.source,
+            target=fields.target,
+            owner=call.owner,
+            caller=caller,
+        )
+        await document.work
+    path = f"download_file/{document.key}.{quote(document.name)}"
+    return json_response({"translatedFileUrl": str(call.request.base_url) + path})
+
+
+router.add_api_route(
+    "/translate_file",
+    translate_file,
+    methods=["POST"],
+    response_model=LibreFileAnswer,
+    route_class_override=FileRoute,
+)
+
+
+@router.get("/download_file/{name}", response_class=FileResponse)
+async def download_file(call: _Open) -> Response:
+    """The translated document."""
+    key, _, _ = call.request.path_params["name"].partition(".")
+    return file_response(call.service.documents.find_by_key(key))
+
+
 @router.post("/detect", response_model=list[LibreDetectedLanguage])
 async def detect(fields: LibreDetectRequest, call: _Keyed) -> Response:
     """The most likely language of a text, among the languages of the models.
@@ -174,8 +233,8 @@ async def settings(call: _Open) -> Response:
             "charLimit": service.limits.characters,
             "frontendTimeout": 500,
             "suggestions": False,
-            "filesTranslation": False,
-            "supportedFilesFormat": [],
+            "filesTranslation": True,
+            "supportedFilesFormat": list(ENDINGS),
             "language": {
                 "source": Language.of(source),
                 "target": Language.of(target),

@@ -8,6 +8,7 @@ import json
 import zlib
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from io import BytesIO
 from typing import Any, NoReturn
 from urllib.parse import parse_qs
@@ -15,6 +16,7 @@ from urllib.parse import parse_qs
 from fastapi import Request
 from fastapi.datastructures import Headers
 from pydantic import ValidationError
+from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from nmt_cli.documents.markup import MARKUP, MarkupRules
@@ -26,10 +28,12 @@ from nmt_cli.serving.request_errors import (
     too_large_error,
     too_many_error,
 )
-from nmt_cli.serving.service import Caller, RequestLimits
+from nmt_cli.serving.service import MAX_FILE_BYTES, Caller, RequestLimits
 
 # Fields of a form beside its texts. Reading a field blocks the server for 0.08 ms.
 _OTHER_FIELDS = 50
+# All of a form but its file.
+_FORM_BYTES = 1 << 20
 
 
 def _reject_constant(name: str) -> NoReturn:
@@ -63,6 +67,22 @@ async def read_fields(request: Request, limits: RequestLimits) -> dict[str, Any]
         return fields | _form_fields(body.decode("utf-8"), max_fields=max_fields)
     except UnicodeDecodeError:
         raise invalid_request_error("the body is not UTF-8", hint=_JSON_HINT) from None
+
+
+async def read_file_fields(request: Request, limits: RequestLimits) -> dict[str, Any]:
+    """The fields of a form, one of which may be a file."""
+    body = await _read_body(request, max_bytes=max(limits.body_bytes, MAX_FILE_BYTES + _FORM_BYTES))
+    if _content_type(request) != "multipart/form-data":
+        message = "the file is not sent in a form"
+        raise RequestError(
+            message, hint="send it with curl -F file=@page.html", status=415, code="unsupported_media_type"
+        )
+    return await _multipart_fields(body, request.headers, max_fields=_OTHER_FIELDS, max_files=1)
+
+
+async def read_long_fields(request: Request, limits: RequestLimits) -> dict[str, Any]:
+    """The fields of a body that may be as long as a file."""
+    return await read_fields(request, replace(limits, characters=max(limits.characters, MAX_FILE_BYTES // 100)))
 
 
 async def read_json_fields(request: Request, limits: RequestLimits) -> dict[str, Any]:
@@ -184,18 +204,19 @@ def _form_fields(text: str, *, max_fields: int) -> dict[str, Any]:
     return _single_or_list(values_by_name)
 
 
-async def _multipart_fields(body: bytes, headers: Headers, *, max_fields: int) -> dict[str, Any]:
+async def _multipart_fields(body: bytes, headers: Headers, *, max_fields: int, max_files: int = 0) -> dict[str, Any]:
     async def stream() -> AsyncGenerator[bytes, None]:
         yield body
 
-    parser = MultiPartParser(headers, stream(), max_files=0, max_fields=max_fields, max_part_size=len(body))
+    parser = MultiPartParser(headers, stream(), max_files=max_files, max_fields=max_fields, max_part_size=len(body))
     try:
         form = await parser.parse()
     except (MultiPartException, ValueError, LookupError) as error:
         if "Too many fields" in str(error):
             raise _many_fields_error(max_fields) from None
         raise invalid_request_error("the form cannot be read", hint=_JSON_HINT) from None
-    return _single_or_list({name: [str(value) for value in form.getlist(name)] for name in form})
+    files = {name: value for name, value in form.items() if isinstance(value, UploadFile)}
+    return files | _single_or_list({name: list(map(str, form.getlist(name))) for name in form if name not in files})
 
 
 def _single_or_list(values_by_name: Mapping[str, list[str]]) -> dict[str, Any]:

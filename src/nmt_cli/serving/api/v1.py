@@ -11,9 +11,11 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
+from nmt_cli.decoding.terms import TermList
 from nmt_cli.languages import DetectedLanguage
 from nmt_cli.serving.api.endpoints import Call, JsonRoute, KeyedCall, Language, NotBlank, json_response, open_call
 from nmt_cli.serving.api.requests import markup_rules, watch_caller
+from nmt_cli.serving.glossaries import check_entry, terms_of
 from nmt_cli.serving.models import ModelRoute, ServedModel
 from nmt_cli.serving.request_errors import BUSY, REFUSED, ClientGone, RequestError
 from nmt_cli.serving.service import SearchOptions, Service, off_the_loop
@@ -39,6 +41,10 @@ class TranslateRequest(SearchOptions, _ModelChoice):
     format: Annotated[
         Literal["text", "html", "xml"], Field(description="html, xml: tags stay on their words; else plain text")
     ] = "text"
+    terms: Annotated[
+        dict[NotBlank, NotBlank],
+        Field(description="terms and their translations, of which there may be several forms: Haus|Hauses"),
+    ] = {}
     stream: Annotated[bool, Field(strict=True, description="a line of JSON for each text as soon as it is done")] = (
         False
     )
@@ -164,13 +170,16 @@ async def _translate(fields: TranslateRequest, call: Call, texts: list[SentText]
     text = "\n".join(text.plain for text in texts)
     route = await off_the_loop([text], partial(service.models.route, fields.source, fields.target, text=text))
     routes = [route] * len(texts)
+    for source, target in fields.terms.items():
+        check_entry(source, target, place="terms")
+    terms = await off_the_loop(list(fields.terms), lambda: terms_of(fields.terms)) if fields.terms else None
     if fields.stream:
-        lines = _stream_lines(fields, call, texts, routes)
+        lines = _stream_lines(fields, call, texts, routes, terms)
         # Awaited before the status is sent, so that a full queue is a 503.
         first_line = await anext(lines, b"")
         return StreamingResponse(_prepend(first_line, lines), media_type=_NDJSON)
     with watch_caller(call.request) as caller:
-        translations = [text async for text in service.translate(texts, routes, fields, caller=caller)]
+        translations = [text async for text in service.translate(texts, routes, fields, terms=terms, caller=caller)]
     answer = {
         "source": route.source,
         "target": route.model.pair[1],
@@ -245,13 +254,13 @@ async def _model_for_sentence(fields: NextWordsRequest | AttentionRequest, servi
 
 
 async def _stream_lines(
-    fields: TranslateRequest, call: Call, texts: list[SentText], routes: list[ModelRoute]
+    fields: TranslateRequest, call: Call, texts: list[SentText], routes: list[ModelRoute], terms: TermList | None
 ) -> AsyncIterator[bytes]:
     """A line of JSON for each text, in order; if an error ends the stream, the last line is the error."""
     is_begun = False
     with watch_caller(call.request) as caller:
         try:
-            async for text in call.service.translate(texts, routes, fields, caller=caller):
+            async for text in call.service.translate(texts, routes, fields, terms=terms, caller=caller):
                 yield to_json(text, inf_nan_mode="null") + b"\n"
                 is_begun = True
         except ClientGone:

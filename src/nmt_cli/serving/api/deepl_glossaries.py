@@ -1,0 +1,273 @@
+"""DeepL's API of glossaries: version 2 has one language pair in a glossary, version 3 several."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Query
+from fastapi.responses import PlainTextResponse, Response
+from pydantic import BaseModel, Field
+
+from nmt_cli.serving.api.deepl import KeyedDeepLCall, deepl_router
+from nmt_cli.serving.api.endpoints import Call, FormRoute, LongFormRoute, NotBlank, json_response
+from nmt_cli.serving.glossaries import Dictionary, EntriesFormat, Glossary, GlossaryStore, read_entries
+from nmt_cli.serving.request_errors import not_found_error
+
+T = TypeVar("T")
+_CREATED = 201
+
+
+class DeepLGlossaryPair(BaseModel):
+    """The languages of a dictionary."""
+
+    source_lang: str
+    target_lang: str
+
+
+class DeepLDictionary(DeepLGlossaryPair):
+    """Terms and their translations; a translation may have several forms: Haus|Hauses."""
+
+    entries: Annotated[str, Field(description="lines of a term and its translation")]
+    entries_format: EntriesFormat = "tsv"
+
+
+class DeepLGlossaryRequest(DeepLDictionary):
+    """A glossary of one language pair."""
+
+    name: NotBlank
+
+
+class DeepLGlossaryV3Request(BaseModel):
+    """A glossary of several language pairs."""
+
+    name: NotBlank
+    dictionaries: Annotated[list[DeepLDictionary], Field(min_length=1)]
+
+
+class DeepLGlossaryChangeRequest(BaseModel):
+    """Changes of a glossary: a new name, and entries that are added or replaced."""
+
+    name: NotBlank | None = None
+    dictionaries: list[DeepLDictionary] = []
+
+
+class DeepLGlossary(DeepLGlossaryPair):
+    """A glossary of one language pair."""
+
+    glossary_id: str
+    name: str
+    ready: bool
+    creation_time: str
+    entry_count: int
+
+
+class DeepLGlossaries(BaseModel):
+    """The glossaries of a key."""
+
+    glossaries: list[DeepLGlossary]
+
+
+class DeepLDictionaryInfo(DeepLGlossaryPair):
+    """The size of a dictionary."""
+
+    entry_count: int
+
+
+class DeepLGlossaryV3(BaseModel):
+    """A glossary of several language pairs."""
+
+    glossary_id: str
+    name: str
+    creation_time: str
+    dictionaries: list[DeepLDictionaryInfo]
+
+
+class DeepLGlossariesV3(BaseModel):
+    """The glossaries of a key."""
+
+    glossaries: list[DeepLGlossaryV3]
+
+
+class DeepLDictionaries(BaseModel):
+    """The entries of a dictionary."""
+
+    dictionaries: list[DeepLDictionary]
+
+
+class DeepLGlossaryPairs(BaseModel):
+    """The language pairs that a glossary can have."""
+
+    supported_languages: list[DeepLGlossaryPair]
+
+
+router, long_router = deepl_router(FormRoute), deepl_router(LongFormRoute)
+
+
+@router.get("/v2/glossary-language-pairs", response_model=DeepLGlossaryPairs)
+async def glossary_pairs(call: KeyedDeepLCall) -> Response:
+    """The language pairs of the models."""
+    return json_response({"supported_languages": [_pair_json(*model.pair) for model in call.service.models]})
+
+
+@long_router.post("/v2/glossaries", response_model=DeepLGlossary, status_code=_CREATED)
+async def create_glossary(fields: DeepLGlossaryRequest, call: KeyedDeepLCall) -> Response:
+    """A new glossary of one language pair."""
+    made = await _change(call, lambda store: store.create(fields.name, [_dictionary(fields, call)], call.owner))
+    return json_response(_glossary_json(made), status=_CREATED)
+
+
+@router.get("/v2/glossaries", response_model=DeepLGlossaries)
+async def glossaries(call: KeyedDeepLCall) -> Response:
+    """The glossaries of one language pair."""
+    found = [glossary for glossary in call.service.glossaries.of(call.owner) if len(glossary.dictionaries) == 1]
+    return json_response({"glossaries": list(map(_glossary_json, found))})
+
+
+@router.get("/v2/glossaries/{glossary_id}", response_model=DeepLGlossary)
+async def glossary(call: KeyedDeepLCall) -> Response:
+    """A glossary of one language pair."""
+    return json_response(_glossary_json(_found(call)))
+
+
+@router.get("/v2/glossaries/{glossary_id}/entries", response_class=PlainTextResponse)
+async def glossary_entries(call: KeyedDeepLCall) -> Response:
+    """Its entries as lines of TSV."""
+    return Response(_only_dictionary(_found(call)).tsv, media_type="text/tab-separated-values")
+
+
+@long_router.post("/v3/glossaries", response_model=DeepLGlossaryV3, status_code=_CREATED)
+async def create_glossary_v3(fields: DeepLGlossaryV3Request, call: KeyedDeepLCall) -> Response:
+    """A new glossary of several language pairs."""
+    made = await _change(
+        call,
+        lambda store: store.create(fields.name, [_dictionary(one, call) for one in fields.dictionaries], call.owner),
+    )
+    return json_response(_glossary_v3_json(made), status=_CREATED)
+
+
+@router.get("/v3/glossaries", response_model=DeepLGlossariesV3)
+async def glossaries_v3(call: KeyedDeepLCall) -> Response:
+    """All glossaries."""
+    return json_response({"glossaries": list(map(_glossary_v3_json, call.service.glossaries.of(call.owner)))})
+
+
+@router.get("/v3/glossaries/{glossary_id}", response_model=DeepLGlossaryV3)
+async def glossary_v3(call: KeyedDeepLCall) -> Response:
+    """A glossary."""
+    return json_response(_glossary_v3_json(_found(call)))
+
+
+@long_router.patch("/v3/glossaries/{glossary_id}", response_model=DeepLGlossaryV3)
+async def change_glossary(fields: DeepLGlossaryChangeRequest, call: KeyedDeepLCall) -> Response:
+    """A glossary with a new name, or with entries added or replaced."""
+    glossary_id = _found(call).id
+    changed = await _change(
+        call,
+        lambda store: store.update(
+            glossary_id,
+            call.owner,
+            name=fields.name,
+            dictionaries=[_dictionary(one, call) for one in fields.dictionaries],
+        ),
+    )
+    return json_response(_glossary_v3_json(changed))
+
+
+@router.get("/v3/glossaries/{glossary_id}/entries", response_model=DeepLDictionaries)
+async def dictionary_entries(fields: Annotated[DeepLGlossaryPair, Query()], call: KeyedDeepLCall) -> Response:
+    """The entries of a dictionary."""
+    dictionary = _found(call).dictionary(_pair(fields, call))
+    answer = {**_pair_json(*dictionary.pair), "entries": dictionary.tsv, "entries_format": "tsv"}
+    return json_response({"dictionaries": [answer]})
+
+
+@long_router.put("/v3/glossaries/{glossary_id}/dictionaries", response_model=DeepLDictionaryInfo)
+async def replace_dictionary(fields: DeepLDictionary, call: KeyedDeepLCall) -> Response:
+    """A dictionary in place of that of the same language pair."""
+    glossary_id = _found(call).id
+
+    def put(store: GlossaryStore) -> Dictionary:
+        dictionary = _dictionary(fields, call)
+        store.replace_dictionary(glossary_id, dictionary, call.owner)
+        return dictionary
+
+    return json_response(_dictionary_json(await _change(call, put)))
+
+
+@router.delete("/v3/glossaries/{glossary_id}/dictionaries", status_code=204)
+async def delete_dictionary(fields: Annotated[DeepLGlossaryPair, Query()], call: KeyedDeepLCall) -> Response:
+    """Delete the dictionary of a language pair."""
+    glossary_id, pair = _found(call).id, _pair(fields, call)
+    await _change(call, lambda store: store.delete_dictionary(glossary_id, pair, call.owner))
+    return Response(status_code=204)
+
+
+async def _delete_glossary(call: KeyedDeepLCall) -> Response:
+    """Delete a glossary."""
+    glossary_id = _found(call).id
+    await _change(call, lambda store: store.delete(glossary_id, call.owner))
+    return Response(status_code=204)
+
+
+for _version in ("v2", "v3"):
+    router.add_api_route(
+        f"/{_version}/glossaries/{{glossary_id}}",
+        _delete_glossary,
+        methods=["DELETE"],
+        status_code=204,
+        name=f"delete_glossary_{_version}",
+    )
+
+
+async def _change(call: Call, change: Callable[[GlossaryStore], T]) -> T:
+    """The result of a change, which may take time for many entries."""
+    return await asyncio.to_thread(partial(change, call.service.glossaries))
+
+
+def _found(call: Call) -> Glossary:
+    return call.service.glossaries.find(call.request.path_params["glossary_id"], call.owner)
+
+
+def _pair(fields: DeepLGlossaryPair, call: Call) -> tuple[str, str]:
+    """The pair of a model; RequestError if there is none."""
+    return call.service.models.route(fields.source_lang, fields.target_lang, text="").model.pair
+
+
+def _dictionary(fields: DeepLDictionary, call: Call) -> Dictionary:
+    return Dictionary(*_pair(fields, call), read_entries(fields.entries, fields.entries_format))
+
+
+def _only_dictionary(glossary: Glossary) -> Dictionary:
+    if len(glossary.dictionaries) != 1:
+        raise not_found_error("Glossary", hint="it has several language pairs: ask at /v3/glossaries")
+    return glossary.dictionaries[0]
+
+
+def _pair_json(source: str, target: str) -> dict[str, str]:
+    return {"source_lang": source, "target_lang": target}
+
+
+def _dictionary_json(dictionary: Dictionary) -> dict[str, Any]:
+    return {**_pair_json(*dictionary.pair), "entry_count": len(dictionary.entries)}
+
+
+def _glossary_json(glossary: Glossary) -> dict[str, Any]:
+    return {
+        "glossary_id": glossary.id,
+        "name": glossary.name,
+        "ready": True,
+        "creation_time": glossary.created,
+        **_dictionary_json(_only_dictionary(glossary)),
+    }
+
+
+def _glossary_v3_json(glossary: Glossary) -> dict[str, Any]:
+    return {
+        "glossary_id": glossary.id,
+        "name": glossary.name,
+        "creation_time": glossary.created,
+        "dictionaries": list(map(_dictionary_json, glossary.dictionaries)),
+    }

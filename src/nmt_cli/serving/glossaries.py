@@ -1,0 +1,212 @@
+"""Glossaries of clients: dictionaries of terms by language pair, in memory, and in a folder if there is one."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import threading
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from nmt_cli.decoding.terms import TermList
+from nmt_cli.errors import DataError
+from nmt_cli.files import read_json, write_file
+from nmt_cli.serving.keys import KeyOwner
+from nmt_cli.serving.request_errors import RequestError, invalid_request_error, not_found_error
+
+EntriesFormat = Literal["tsv", "csv"]
+# Of one key, or of everybody without one. DeepL's clients know this status for "no more".
+_MAX_GLOSSARIES, _STATUS_QUOTA = 100, 456
+_FORMS = "|"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dictionary:
+    """Terms of a language, each with its translation, or with several forms of it: Haus|Hauses.
+
+    It equals no other, so that it can be the key of a cache.
+    """
+
+    source: str
+    target: str
+    entries: Mapping[str, str]
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """The codes of both languages."""
+        return self.source, self.target
+
+    @property
+    def tsv(self) -> str:
+        """The entries as lines."""
+        return "\n".join(f"{source}\t{target}" for source, target in self.entries.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Glossary:
+    """Dictionaries under a name, one for each language pair."""
+
+    id: str
+    owner: str
+    name: str
+    created: str
+    dictionaries: Sequence[Dictionary] = field(default_factory=list)
+
+    def dictionary(self, pair: tuple[str, str]) -> Dictionary:
+        """The dictionary of a language pair; RequestError if there is none."""
+        for dictionary in self.dictionaries:
+            if dictionary.pair == pair:
+                return dictionary
+        raise not_found_error(f"Dictionary {pair[0]}-{pair[1]}", hint="the glossary has other language pairs")
+
+    def with_dictionaries(self, dictionaries: Iterable[Dictionary]) -> Glossary:
+        """The glossary with these in place of its own of the same language pairs."""
+        by_pair = {dictionary.pair: dictionary for dictionary in (*self.dictionaries, *dictionaries)}
+        return replace(self, dictionaries=list(by_pair.values()))
+
+    def without_dictionary(self, pair: tuple[str, str]) -> Glossary:
+        """The glossary without the dictionary of a language pair; RequestError if there is none."""
+        removed = self.dictionary(pair)
+        return replace(self, dictionaries=[other for other in self.dictionaries if other is not removed])
+
+
+class GlossaryStore:
+    """The glossaries of all keys; an owner sees none of another."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        """Read the glossaries in a folder; DataError if one is damaged."""
+        self._folder = folder
+        self._by_id: dict[str, Glossary] = {}
+        self._lock = threading.Lock()
+        for file in sorted(folder.glob("*.json")) if folder is not None else []:
+            glossary = _read_glossary(file)
+            self._by_id[glossary.id] = glossary
+
+    def of(self, owner: KeyOwner) -> list[Glossary]:
+        """The glossaries of an owner, the oldest first."""
+        own = [glossary for glossary in self._by_id.values() if glossary.owner == owner.name]
+        return sorted(own, key=lambda glossary: glossary.created)
+
+    def find(self, glossary_id: str, owner: KeyOwner) -> Glossary:
+        """The glossary of an owner; RequestError if there is none."""
+        glossary = self._by_id.get(glossary_id)
+        if glossary is None or glossary.owner != owner.name:
+            raise not_found_error("Glossary", hint="give the id of a glossary of this key")
+        return glossary
+
+    def create(self, name: str, dictionaries: Sequence[Dictionary], owner: KeyOwner) -> Glossary:
+        """A new glossary; RequestError if there are too many."""
+        with self._lock:
+            if len(self.of(owner)) >= _MAX_GLOSSARIES:
+                message = f"there are {_MAX_GLOSSARIES} glossaries already"
+                raise RequestError(message, hint="delete one", status=_STATUS_QUOTA, code="quota_exceeded")
+            created = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+            glossary = Glossary(str(uuid.uuid4()), owner.name, name, created)
+            return self._keep(glossary.with_dictionaries(dictionaries))
+
+    def update(
+        self, glossary_id: str, owner: KeyOwner, *, name: str | None = None, dictionaries: Sequence[Dictionary] = ()
+    ) -> Glossary:
+        """The glossary under a new name, with further entries in its dictionaries."""
+        with self._lock:
+            glossary = self.find(glossary_id, owner)
+            own = {dictionary.pair: dictionary.entries for dictionary in glossary.dictionaries}
+            merged = [replace(one, entries={**own.get(one.pair, {}), **one.entries}) for one in dictionaries]
+            return self._keep(replace(glossary.with_dictionaries(merged), name=name or glossary.name))
+
+    def replace_dictionary(self, glossary_id: str, dictionary: Dictionary, owner: KeyOwner) -> None:
+        """Give a glossary a dictionary in place of its own of the language pair."""
+        with self._lock:
+            self._keep(self.find(glossary_id, owner).with_dictionaries([dictionary]))
+
+    def delete_dictionary(self, glossary_id: str, pair: tuple[str, str], owner: KeyOwner) -> None:
+        """Delete the dictionary of a language pair."""
+        with self._lock:
+            self._keep(self.find(glossary_id, owner).without_dictionary(pair))
+
+    def delete(self, glossary_id: str, owner: KeyOwner) -> None:
+        """Delete a glossary."""
+        with self._lock:
+            glossary = self.find(glossary_id, owner)
+            if self._folder is not None:
+                (self._folder / f"{glossary.id}.json").unlink(missing_ok=True)
+            del self._by_id[glossary.id]
+
+    def terms(self, glossary_ids: Sequence[str], pair: tuple[str, str], owner: KeyOwner) -> TermList:
+        """The terms of glossaries for a language pair; of two translations of a term, that of the first glossary."""
+        dictionaries = [self.find(glossary_id, owner).dictionary(pair) for glossary_id in glossary_ids]
+        return _term_list(tuple(dictionaries))
+
+    def _keep(self, glossary: Glossary) -> Glossary:
+        if self._folder is not None:
+            content = json.dumps(asdict(glossary), ensure_ascii=False)
+            write_file(self._folder / f"{glossary.id}.json", content, error=DataError)
+        self._by_id[glossary.id] = glossary
+        return glossary
+
+
+@lru_cache(maxsize=32)
+def _term_list(dictionaries: tuple[Dictionary, ...]) -> TermList:
+    """The terms of dictionaries; to make the list of many takes time."""
+    entries: dict[str, str] = {}
+    for dictionary in reversed(dictionaries):
+        entries |= dictionary.entries
+    return terms_of(entries)
+
+
+def terms_of(entries: Mapping[str, str]) -> TermList:
+    """The terms of entries, whose translations may have several forms: Haus|Hauses."""
+    return TermList(
+        {source: [form.strip() for form in target.split(_FORMS) if form.strip()] for source, target in entries.items()}
+    )
+
+
+def check_entry(source: str, target: str, *, place: str) -> None:
+    """Raise RequestError if a term or a form of its translation is blank."""
+    if not source.strip() or not all(form.strip() for form in target.split(_FORMS)):
+        what = "term" if not source.strip() else "translation"
+        hint = "write a term and its translation, or take the entry out"
+        raise invalid_request_error(f"{place} has an empty {what}", hint=hint, where="entries")
+
+
+def read_entries(text: str, entries_format: EntriesFormat) -> dict[str, str]:
+    """The entries in lines of two columns; in CSV, two languages may follow.
+
+    RequestError if a line has other columns, if one is blank, or if a term has two translations.
+    """
+    entries: dict[str, str] = {}
+    is_csv = entries_format == "csv"
+    rows = csv.reader(io.StringIO(text)) if is_csv else (line.split("\t") for line in text.splitlines())
+    try:
+        for number, row in enumerate(rows, 1):
+            if not any(cell.strip() for cell in row):
+                continue
+            if len(row) != 2 and not (is_csv and len(row) == 4):
+                message = f"line {number} has {len(row)} columns, and an entry needs two"
+                raise invalid_request_error(message, hint=f"send entries as {entries_format}", where="entries")
+            source, target = (" ".join(cell.split()) for cell in row[:2])
+            check_entry(source, target, place=f"line {number}")
+            if entries.setdefault(source, target) != target:
+                message = f"line {number} translates a term that has another translation already"
+                raise invalid_request_error(message, hint="keep one of them, or write Haus|Hauses", where="entries")
+    except csv.Error as error:
+        raise invalid_request_error(f"the entries are no CSV: {error}", hint="send tsv", where="entries") from None
+    if not entries:
+        raise invalid_request_error("there are no entries", hint="send at least one", where="entries")
+    return entries
+
+
+def _read_glossary(file: Path) -> Glossary:
+    hint = "remove the file, or restore it"
+    content: dict[str, Any] = read_json(file, error=DataError, hint=hint)
+    try:
+        dictionaries = [Dictionary(**dictionary) for dictionary in content["dictionaries"]]
+        return Glossary(**{**content, "dictionaries": dictionaries})
+    except (TypeError, KeyError):
+        raise DataError(f"{file.name} is no glossary", where=str(file), hint=hint) from None
