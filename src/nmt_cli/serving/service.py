@@ -264,7 +264,9 @@ class Service:
         target_code = route.model.pair[1]
         return self.documents.start(name, translate(), target=target_code, characters=num_characters, owner=owner)
 
-    def _read_document(self, content: bytes, name: str, source: str | None, target: str) -> tuple[DocumentInBlocks, ModelRoute]:
+    def _read_document(
+        self, content: bytes, name: str, source: str | None, target: str
+    ) -> tuple[DocumentInBlocks, ModelRoute]:
         """The document, and the model for it; its language is detected if none is given."""
         is_given = source is not None and source.strip().lower() not in ("auto", "")
         route = self.models.route(source if is_given else self.models.sources_of(target)[0], target, text="")

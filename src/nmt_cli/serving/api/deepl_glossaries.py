@@ -27,14 +27,14 @@ class DeepLGlossaryPair(BaseModel):
     target_lang: str
 
 
-class DeepLDictionary(DeepLGlossaryPair):
+class DeepLDictionaryRequest(DeepLGlossaryPair):
     """Terms and their translations; a translation may have several forms: Haus|Hauses."""
 
     entries: Annotated[str, Field(description="lines of a term and its translation")]
     entries_format: EntriesFormat = "tsv"
 
 
-class DeepLGlossaryRequest(DeepLDictionary):
+class DeepLGlossaryRequest(DeepLDictionaryRequest):
     """A glossary of one language pair."""
 
     name: NotBlank
@@ -44,14 +44,14 @@ class DeepLGlossaryV3Request(BaseModel):
     """A glossary of several language pairs."""
 
     name: NotBlank
-    dictionaries: Annotated[list[DeepLDictionary], Field(min_length=1)]
+    dictionaries: Annotated[list[DeepLDictionaryRequest], Field(min_length=1)]
 
 
 class DeepLGlossaryChangeRequest(BaseModel):
     """Changes of a glossary: a new name, and entries that are added or replaced."""
 
     name: NotBlank | None = None
-    dictionaries: list[DeepLDictionary] = []
+    dictionaries: list[DeepLDictionaryRequest] = []
 
 
 class DeepLGlossary(DeepLGlossaryPair):
@@ -89,6 +89,13 @@ class DeepLGlossariesV3(BaseModel):
     """The glossaries of a key."""
 
     glossaries: list[DeepLGlossaryV3]
+
+
+class DeepLDictionary(DeepLGlossaryPair):
+    """The entries of a dictionary as lines."""
+
+    entries: str
+    entries_format: EntriesFormat
 
 
 class DeepLDictionaries(BaseModel):
@@ -185,7 +192,7 @@ async def dictionary_entries(fields: Annotated[DeepLGlossaryPair, Query()], call
 
 
 @long_router.put("/v3/glossaries/{glossary_id}/dictionaries", response_model=DeepLDictionaryInfo)
-async def replace_dictionary(fields: DeepLDictionary, call: KeyedDeepLCall) -> Response:
+async def replace_dictionary(fields: DeepLDictionaryRequest, call: KeyedDeepLCall) -> Response:
     """A dictionary in place of that of the same language pair."""
     glossary_id = _found(call).id
 
@@ -236,7 +243,7 @@ def _pair(fields: DeepLGlossaryPair, call: Call) -> tuple[str, str]:
     return call.service.models.route(fields.source_lang, fields.target_lang, text="").model.pair
 
 
-def _dictionary(fields: DeepLDictionary, call: Call) -> Dictionary:
+def _dictionary(fields: DeepLDictionaryRequest, call: Call) -> Dictionary:
     return Dictionary(*_pair(fields, call), read_entries(fields.entries, fields.entries_format))
 
 
