@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlencode
 
 import deepl
 import pytest
@@ -150,3 +154,71 @@ def test_markup_that_is_wrong_or_huge_is_answered_and_stalls_nobody(server: Serv
     assert slowest < 5
     if answer.status == 200:
         assert sorted(_TAG.findall(answer.json["translatedText"])) == sorted(_TAG.findall(text))
+
+
+FORM = "application/x-www-form-urlencoded"
+MASTODON = (
+    '<p><span class="h-card" translate="no"><a href="https://example.org/@tom" class="u-url mention">'
+    "@<span>tom</span></a></span> the old sea<br />a house "
+    "<a href='https://example.org/tags/sea' class='mention hashtag' rel='tag'>#<span>sea</span></a></p>"
+    '<p><a href="https://example.org/a?b=1&amp;c=2" target="_blank"><span class="invisible">https://</span>'
+    "<span>example.org/a</span></a></p>"
+)
+DISCOURSE = (
+    '<p>The <em>old</em> sea <img src="/images/emoji/smile.png?v=12" title=":smile:" alt=":smile:" loading="lazy">'
+    '</p>\n<pre><code class="lang-sh">cd the/sea &amp;&amp; ls\n</code></pre>\n'
+    '<aside class="quote no-group" data-username="ann"><blockquote>\n<p>A <strong>small</strong> house</p>\n'
+    "</blockquote></aside>"
+)
+# What programs send: path, kind of body, fields, and where the translation of the first text is.
+REQUESTS: dict[str, tuple[str, str, dict[str, Any], Callable[[Any], str]]] = {
+    "Mastodon": (
+        "/translate",
+        "application/json",
+        {"q": [MASTODON, "the sea"], "source": "en", "target": "de", "format": "html", "api_key": ""},
+        lambda answer: answer["translatedText"][0],
+    ),
+    "Mastodon with DeepL": (
+        "/v2/translate",
+        FORM,
+        {"text": [MASTODON, "the sea"], "source_lang": "EN", "target_lang": "de", "tag_handling": "html"},
+        lambda answer: answer["translations"][0]["text"],
+    ),
+    "Discourse": (
+        "/translate",
+        FORM,
+        {"q": DISCOURSE, "source": "en", "target": "de", "format": "html", "api_key": ""},
+        lambda answer: answer["translatedText"],
+    ),
+    "wagtail-localize": (
+        "/translate",
+        "application/json",
+        {"q": ['the <a id="a1">old sea</a> and a <b>house</b>'], "source": "en", "target": "de", "format": "html"},
+        lambda answer: answer["translatedText"][0],
+    ),
+    "Weblate with DeepL": (
+        "/v2/translate",
+        "application/json",
+        {
+            "text": ['the <x id="4"></x> old sea &amp; <x id="19"></x>'],
+            "source_lang": "EN",
+            "target_lang": "DE",
+            "formality": "default",
+            "tag_handling": "xml",
+            "ignore_tags": ["x"],
+        },
+        lambda answer: answer["translations"][0]["text"],
+    ),
+}
+
+
+@pytest.mark.parametrize("program", REQUESTS)
+def test_programs_get_all_tags_of_their_texts_back(server: Server, program: str) -> None:
+    path, kind, fields, read = REQUESTS[program]
+    body = urlencode(fields, doseq=True).encode() if kind == FORM else json.dumps(fields).encode()
+    found = read(server.post(path, body, Content_Type=kind, Authorization="DeepL-Auth-Key any").json)
+    sent = next(iter(fields.values()))
+    text = sent if isinstance(sent, str) else sent[0]
+    assert sorted(_TAG.findall(found)) == sorted(_TAG.findall(text))
+    for kept in ("@<span>tom</span>", "cd the/sea &amp;&amp; ls\n"):
+        assert (kept in found) == (kept in text)
