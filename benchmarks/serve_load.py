@@ -10,15 +10,17 @@ The CPU time of the server counts all its processes over the window. Machines ar
 with `nmt decode` of all lines of --input (at most 1,000), while the server is idle. A window's CPU is compared with the
 mean of the translations before and after its round.
 
---open R sends R requests per second whatever the answers, for overload. --mixed S sends sentences and texts of some
-lines to all APIs for S seconds, with clients that vanish at any moment, and prints the memory in each tenth of the
-time. `--clients` without a number measures only these two. The load's own CPU stands beside the server's.
+--open R sends R requests per second whatever the answers, for overload. --mixed S sends sentences, texts of some
+lines, HTML (a third) and documents (a tenth) to all APIs for S seconds, with clients that vanish at any moment. It
+prints the memory in each tenth of the time, and the seconds to the answers by kind. `--clients` without a number
+measures only these two. The load's own CPU stands beside the server's.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import html
 import json
 import os
 import re
@@ -41,9 +43,10 @@ from measuring import NMT, Figures, circumstances, lines_of, processes_of, summe
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _COMPARED, _COMPARED_CLIENTS = 1000, 64
-_MIXED_CLIENTS = 32
+_MIXED_CLIENTS = 64
 _VANISHING_SHARE = 0.03  # of the requests of a mixed load
 _MEMORY_SECONDS = 2.0
+_BOUNDARY = "benchmark"
 
 
 @dataclass
@@ -54,6 +57,7 @@ class Window:
     statuses: dict[str, int] = field(default_factory=dict)
     refused_seconds: list[float] = field(default_factory=list)
     num_vanished: int = 0
+    seconds_of_kinds: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, status: int, seconds: float) -> None:
         """Count one answer."""
@@ -141,7 +145,7 @@ def _measure_mixed(arguments: argparse.Namespace, pid: int, port: int, lines: Se
         "seconds": arguments.mixed,
         "statuses": window.statuses,
         "clients that vanished": window.num_vanished,
-        "milliseconds": _percentiles(window.seconds),
+        "milliseconds": {kind: _percentiles(seconds) for kind, seconds in window.seconds_of_kinds.items()},
         "megabytes": [round(statistics.fmean(part)) for part in _parts(memory, 10)],
         "megabytes a minute in the last third": round(60 * _slope(later) / _MEMORY_SECONDS, 2),
     }
@@ -157,7 +161,7 @@ async def _mixed(
         random = Random(number)
         connection = await Connection.open(port)
         while time.perf_counter() < until:
-            path, body = _any_request(random, lines)
+            kind, path, body = _any_request(random, lines)
             started = time.perf_counter()
             asking = asyncio.ensure_future(connection.ask(path, body))
             if random.random() < _VANISHING_SHARE:
@@ -170,6 +174,7 @@ async def _mixed(
                 continue
             status, _ = await asking
             window.add(status, time.perf_counter() - started)
+            window.seconds_of_kinds.setdefault(kind, []).append(time.perf_counter() - started)
             await asyncio.sleep(random.expovariate(20))
         connection.close()
 
@@ -182,18 +187,42 @@ async def _mixed(
     return window, memory
 
 
-def _any_request(random: Random, lines: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    kind = random.randrange(10)
-    text = "\n".join(random.choices(lines, k=1 if kind < 8 else random.randint(2, 12)))
-    if kind == 0:
-        return "/translate", {"q": text, "source": "auto", "target": "de", "alternatives": 3}
-    if kind == 1:
-        return "/v2/translate", {"text": [text], "target_lang": "DE"}
-    if kind == 2:
-        return "/v1/translate", {"text": text, "nbest": 3, "alignments": True}
-    if kind == 3:
-        return "/v1/translate", {"text": text, "beam": random.randint(1, 8)}
-    return "/v1/translate", {"text": text}
+def _any_request(random: Random, lines: Sequence[str]) -> tuple[str, str, Mapping[str, Any] | bytes]:
+    """The kind of a request, its path, and its fields or its form with a file."""
+    kind = random.randrange(30)
+    if kind < 3:
+        page = "\n".join(f"<p>{_marked(random, line)}</p>" for line in random.choices(lines, k=20))
+        return "document", "/translate_file", _file_form(page)
+    if kind < 13:
+        text = "".join(f"<p>{_marked(random, line)}</p>" for line in random.choices(lines, k=random.randint(1, 3)))
+        return "HTML", "/translate", {"q": text, "source": "auto", "target": "de", "format": "html"}
+    text = "\n".join(random.choices(lines, k=1 if kind < 26 else random.randint(2, 12)))
+    if kind == 13:
+        return "plain", "/translate", {"q": text, "source": "auto", "target": "de", "alternatives": 3}
+    if kind == 14:
+        return "plain", "/v2/translate", {"text": [text], "target_lang": "DE"}
+    if kind == 15:
+        return "plain", "/v1/translate", {"text": text, "nbest": 3, "alignments": True}
+    if kind == 16:
+        return "plain", "/v1/translate", {"text": text, "beam": random.randint(1, 8)}
+    return "plain", "/v1/translate", {"text": text}
+
+
+def _marked(random: Random, line: str) -> str:
+    """The line in HTML, with tags around a run of its words."""
+    words = html.escape(line).split()
+    start = random.randrange(len(words))
+    end = random.randint(start + 1, len(words))
+    return " ".join([*words[:start], f"<b>{' '.join(words[start:end])}</b>", *words[end:]])
+
+
+def _file_form(page: str) -> bytes:
+    fields = [
+        f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{code}\r\n'
+        for name, code in (("source", "auto"), ("target", "de"))
+    ]
+    head = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="page.html"\r\n\r\n'
+    return f"{''.join(fields)}{head}{page}\r\n--{_BOUNDARY}--\r\n".encode()
 
 
 def _parts(values: Sequence[int], number: int) -> list[Sequence[int]]:
@@ -284,10 +313,11 @@ class Connection:
         status, content = await self.ask("/v1/translate", {"text": line})
         return status, json.loads(content)["translations"][0]["text"] if status == 200 else ""
 
-    async def ask(self, path: str, fields: Mapping[str, Any]) -> tuple[int, bytes]:
-        """Status and body of the answer."""
-        body = json.dumps(fields).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    async def ask(self, path: str, fields: Mapping[str, Any] | bytes) -> tuple[int, bytes]:
+        """Status and body of the answer; the fields go as JSON, bytes as a form."""
+        body = fields if isinstance(fields, bytes) else json.dumps(fields).encode()
+        kind = f"multipart/form-data; boundary={_BOUNDARY}" if isinstance(fields, bytes) else "application/json"
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}"
         self._writer.write(head.encode() + b"\r\n\r\n" + body)
         answer = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         found = re.search(r"content-length: (\d+)", answer)
