@@ -295,7 +295,7 @@ def test_a_file_comes_back_as_a_download(page: Browser, server: Server, tmp_path
     root = page.send("DOM.getDocument")["root"]["nodeId"]
     node = page.send("DOM.querySelector", nodeId=root, selector="#file")["nodeId"]
     page.send("DOM.setFileInputFiles", files=[str(file)], nodeId=node)
-    page.until("$('status').querySelector('a')")
+    page.until("$('status').querySelector('a') !== null")
     wait_until(lambda: (folder / "seite 1_de.html").is_file(), told=lambda: str([*folder.iterdir()]))
     assert (folder / "seite 1_de.html").read_text(encoding="utf-8").count("<b>") == 1
     assert page.run("$('status').textContent") == "Download the translation of seite 1.html"
