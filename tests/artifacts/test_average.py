@@ -24,10 +24,11 @@ from nmt_cli.artifacts.average import (
     write_average_of_checkpoints,
     write_average_of_models,
 )
+from nmt_cli.artifacts.checkpoints import read_checkpoint
 from nmt_cli.artifacts.info import describe_model
 from nmt_cli.artifacts.manifest import read_manifest, verify_files, write_manifest
 from nmt_cli.artifacts.model_directory import dump_saved_config, load_model, load_saved_config, save_model
-from nmt_cli.artifacts.run import open_run, read_checkpoint
+from nmt_cli.artifacts.run import open_run
 from nmt_cli.artifacts.weights import read_tensors, weights_of
 from nmt_cli.cli.average import average
 from nmt_cli.cli.info import _model_facts

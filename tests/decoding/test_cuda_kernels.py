@@ -133,7 +133,7 @@ def test_the_norm_is_of_the_sum_with_the_bias(
     total = x.double() + out.double() + bias.double()
     expected = norm.double()(total)
     with torch.inference_mode():
-        normed = add_norm(x, out, bias, norm.to(dtype), keeps_sum=is_pre_norm)
+        normed = add_norm(x, out, bias, norm.to(dtype), updates_x=is_pre_norm)
     tolerance = 5e-6 if dtype == torch.float32 else 4e-2
     torch.testing.assert_close(normed.double(), expected, atol=tolerance, rtol=tolerance)
     if is_pre_norm:

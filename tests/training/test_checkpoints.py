@@ -17,8 +17,9 @@ import pytest
 import torch
 
 from nmt_cli import files
+from nmt_cli.artifacts.checkpoints import read_checkpoint
 from nmt_cli.artifacts.manifest import write_manifest
-from nmt_cli.artifacts.run import open_run, read_checkpoint
+from nmt_cli.artifacts.run import open_run
 from nmt_cli.artifacts.weights import write_tensors
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.devices import Precision

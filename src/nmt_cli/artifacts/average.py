@@ -15,6 +15,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from nmt_cli import __version__, files
+from nmt_cli.artifacts.checkpoints import Checkpoint, best_first
 from nmt_cli.artifacts.manifest import DAMAGED_HINT, LICENCE_FILES, MANIFEST, WEIGHTS, read_manifest, verify_files
 from nmt_cli.artifacts.model_card import front_matter, render_card, with_front_matter
 from nmt_cli.artifacts.model_directory import (
@@ -24,7 +25,7 @@ from nmt_cli.artifacts.model_directory import (
     load_saved_config,
     save_model,
 )
-from nmt_cli.artifacts.run import CHECKPOINTS, Checkpoint, Run, best_first, command_to_continue
+from nmt_cli.artifacts.run import CHECKPOINTS, Run, command_to_continue
 from nmt_cli.artifacts.weights import check_finite, check_names_and_shapes, read_tensors, shapes_of
 from nmt_cli.errors import ModelError
 from nmt_cli.recipe.schema import TrainedLines

@@ -9,12 +9,13 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from nmt_cli.artifacts.checkpoints import Checkpoint, best_first, read_checkpoint
 from nmt_cli.artifacts.directory_kinds import kind_of
 from nmt_cli.artifacts.history import History
 from nmt_cli.artifacts.manifest import DAMAGED_HINT, WEIGHTS, verify_files
 from nmt_cli.artifacts.model_card import read_card
 from nmt_cli.artifacts.model_directory import load_saved_config
-from nmt_cli.artifacts.run import Checkpoint, Run, best_first, command_to_continue, model_of_run, read_checkpoint
+from nmt_cli.artifacts.run import Run, command_to_continue, model_of_run
 from nmt_cli.errors import ModelError
 from nmt_cli.files import bytes_in
 from nmt_cli.templates.charts import thin

@@ -7,14 +7,15 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
 from nmt_cli import __version__, files
+from nmt_cli.artifacts.checkpoints import Checkpoint, read_checkpoints
 from nmt_cli.artifacts.directory_kinds import directories_in
 from nmt_cli.artifacts.history import History, read_history
-from nmt_cli.artifacts.manifest import DAMAGED_HINT, MANIFEST, RUN_FILE, WEIGHTS, read_manifest
+from nmt_cli.artifacts.manifest import DAMAGED_HINT, MANIFEST, RUN_FILE, read_manifest
 from nmt_cli.artifacts.model_directory import SavedModelConfig, ValidationResult, Vocabulary, load_saved_config
 from nmt_cli.errors import ModelError, NmtError
 from nmt_cli.recipe.loading import few_pairs_warning, parse_recipe
@@ -22,10 +23,7 @@ from nmt_cli.recipe.mistakes import first_mistake
 from nmt_cli.recipe.schema import LanguagePair, Recipe, TrainedLines
 
 CHECKPOINTS = "checkpoints"
-Metric = Literal["loss", "bleu"]
 State = Literal["training", "finished", "stopped", "not begun"]
-Measured = TypeVar("Measured", "Checkpoint", ValidationResult)
-_TELLING_BLEU = 1.0  # less is chance, or its tokenizer does not fit the text
 _DAMAGED_RUN_HINT = "restore the file, or start the run anew in another folder"
 _UNFINISHED_HINT = "let it finish, or average the checkpoints so far: nmt average {run}"
 
@@ -52,12 +50,6 @@ class MeasuredTokens(_Fields):
     devices: PositiveInt
     device: str
     precision: str
-
-
-class _CheckpointFields(_Fields):
-    update: int
-    recipe_fingerprint: str
-    validation: dict[str, float | None] | None = None
 
 
 class RunRecord(_Fields):
@@ -179,43 +171,9 @@ class Run:
         return read_checkpoints(self.directory / CHECKPOINTS)
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A checkpoint as its manifest describes it.
-
-    `loss` and `bleu` are None if the checkpoint was not validated.
-    """
-
-    path: Path
-    update: int
-    recipe_fingerprint: str
-    loss: float | None
-    bleu: float | None
-    weights_sha256: str
-
-
 def command_to_continue(command: Sequence[str]) -> str:
     """The command line that trains on, by the command of a run's record: --restart would now remove the run."""
     return shlex.join(word for word in command if word != "--restart")
-
-
-def deciding_metric(bleu: float | None, *, metric: Metric) -> Metric:
-    """The metric that decides how good a validation is: the loss while `metric` is BLEU, and BLEU tells nothing."""
-    return "loss" if bleu is None or bleu < _TELLING_BLEU else metric
-
-
-def best_first(measured: Sequence[Measured], *, metric: Metric) -> list[Measured]:
-    """The checkpoints or results that have the metric, the best first; of equally good ones, the newer first.
-
-    Those whose BLEU tells nothing come last, by their loss.
-    """
-
-    def goodness(result: Measured) -> tuple[bool, float, int]:
-        decides = deciding_metric(result.bleu, metric=metric)
-        value: float = getattr(result, decides)
-        return decides == metric, -value if decides == "loss" else value, result.update
-
-    return sorted((result for result in measured if getattr(result, metric) is not None), key=goodness, reverse=True)
 
 
 def open_run(directory: Path) -> Run:
@@ -243,34 +201,6 @@ def open_run(directory: Path) -> Run:
     except NmtError as error:
         raise ModelError(f"recipe.yaml: {error.message}", where=error.where, hint=_DAMAGED_RUN_HINT) from None
     return Run(directory, recipe, record)
-
-
-def read_checkpoints(directory: Path) -> list[Checkpoint]:
-    """The complete checkpoints in a directory, oldest first. A training may remove some meanwhile."""
-    checkpoints = []
-    for manifest in directory.glob(f"update-*[0-9]/{MANIFEST}"):  # not a user's copy: `update-00003000.bak`
-        try:
-            checkpoints.append(read_checkpoint(manifest.parent))
-        except ModelError:
-            if manifest.exists():
-                raise
-    return sorted(checkpoints, key=lambda checkpoint: checkpoint.update)
-
-
-def read_checkpoint(path: Path) -> Checkpoint:
-    """The checkpoint that the manifest in `path` describes; no other file is read."""
-    hint = f"take another one, and remove it if it is damaged: rm -r {shlex.quote(str(path))}"
-    manifest = read_manifest(path, error=ModelError, hint=hint)
-    weights = manifest["files"].get(WEIGHTS)
-    if manifest.get("kind") != "checkpoint" or weights is None:
-        raise ModelError(f"{path} is not a checkpoint of a run", where=str(path), hint=hint)
-    try:
-        fields = _CheckpointFields.model_validate(manifest)
-    except ValidationError as error:
-        message = f"{MANIFEST} is damaged: {first_mistake(error)}"
-        raise ModelError(message, where=str(path / MANIFEST), hint=hint) from None
-    loss, bleu = ((fields.validation or {}).get(metric) for metric in ("loss", "bleu"))
-    return Checkpoint(path, fields.update, fields.recipe_fingerprint, loss, bleu, weights_sha256=weights["sha256"])
 
 
 def model_of_latest_run(runs: Path) -> Path:

@@ -11,9 +11,10 @@ from itertools import chain, groupby
 from typing import Any, Literal, TypeVar
 
 from nmt_cli import __version__
+from nmt_cli.artifacts.checkpoints import best_first
 from nmt_cli.artifacts.history import Elapsed, History, TrainingPoint, ValidationPoint
 from nmt_cli.artifacts.info import describe_run, next_command
-from nmt_cli.artifacts.run import Run, best_first
+from nmt_cli.artifacts.run import Run
 from nmt_cli.console import duration_text, size_text, time_text
 from nmt_cli.errors import UsageError
 from nmt_cli.recipe.key_paths import dotted_key, flatten

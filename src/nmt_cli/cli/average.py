@@ -18,8 +18,9 @@ from nmt_cli.errors import DataError, ModelError, UsageError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from nmt_cli.artifacts.checkpoints import Checkpoint
     from nmt_cli.artifacts.model_directory import AverageLosses
-    from nmt_cli.artifacts.run import Checkpoint, Run
+    from nmt_cli.artifacts.run import Run
 
 logger = logging.getLogger(__name__)
 
@@ -80,10 +81,10 @@ def average(
 def _average_checkpoints(run: Run, checkpoints: Sequence[Checkpoint], output: Path | None, *, overwrite: bool) -> None:
     """Write the average of checkpoints of a run, and say which model `nmt decode` takes."""
     from nmt_cli.artifacts.average import write_average_of_checkpoints
+    from nmt_cli.artifacts.checkpoints import best_first
     from nmt_cli.artifacts.directory_kinds import kind_of
     from nmt_cli.artifacts.info import current_model
     from nmt_cli.artifacts.model_directory import load_saved_config
-    from nmt_cli.artifacts.run import best_first
 
     model = output if output is not None else run.directory / "averaged"
     single, updates = run.directory / "model", [checkpoint.update for checkpoint in checkpoints]
@@ -165,8 +166,9 @@ def _average_models(paths: Sequence[Path], output: Path | None, *, overwrite: bo
 
 def _open_checkpoints(paths: Sequence[Path]) -> tuple[Run, list[Checkpoint]]:
     """The checkpoints at `paths` and the run that they belong to."""
+    from nmt_cli.artifacts.checkpoints import read_checkpoint
     from nmt_cli.artifacts.directory_kinds import did_you_mean, kind_of
-    from nmt_cli.artifacts.run import open_run, read_checkpoint
+    from nmt_cli.artifacts.run import open_run
 
     for path in paths:
         if kind_of(path) != "checkpoint":

@@ -210,7 +210,7 @@ def _marian_config_json(loaded: LoadedModel) -> dict[str, Any]:
 def _generation_config_json(decoding: DecodingConfig, config: ModelConfig) -> dict[str, Any]:
     return {
         "num_beams": decoding.beam,
-        "length_penalty": decoding.length_penalty if decoding.length_penalty_form != "none" else 0.0,
+        "length_penalty": decoding.length_exponent,
         "early_stopping": False,  # True would end a search at the first finished hypotheses instead of the best
         "min_new_tokens": decoding.min_tokens or None,
         "no_repeat_ngram_size": decoding.no_repeat_ngram,

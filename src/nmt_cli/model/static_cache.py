@@ -73,7 +73,7 @@ def static_step(model: Transformer, ids: Tensor, cache: StaticCache, inputs: Ste
 
     def add_and_norm(x: Tensor, last: nn.Linear, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """The new x after a sub-layer, and the input of the next sub-layer."""
-        y = add_norm(x, F.linear(hidden, last.weight), last.bias, next(norms), keeps_sum=is_pre_norm)
+        y = add_norm(x, F.linear(hidden, last.weight), last.bias, next(norms), updates_x=is_pre_norm)
         return (x if is_pre_norm else y), y
 
     for layer, own, cross in zip(_layers(model), cache.own, cache.cross, strict=True):

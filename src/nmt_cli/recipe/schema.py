@@ -224,6 +224,8 @@ class SubwordSampling(Section):
         return self
 
 
+LengthPenaltyForm = Literal["gnmt", "length", "none"]
+
 # `Searcher` applies every setting. `CudaSearch` and `CTranslate2Engine` apply these too, or refuse them.
 _SETTINGS_OF_ALL_SEARCHES = {
     *("beam", "length_penalty", "length_penalty_form", "max_extra_tokens", "min_tokens", "split_sentences"),
@@ -238,7 +240,7 @@ class DecodingConfig(Section):
     length_penalty: Annotated[float, Field(ge=0, le=10)] = Field(
         0.6, description="alpha: a larger one favours longer translations; 0: off"
     )
-    length_penalty_form: Literal["gnmt", "length", "none"] = Field(
+    length_penalty_form: LengthPenaltyForm = Field(
         "gnmt", description="divide log P by ((5 + n) / 6)^alpha (Wu et al. 2016), by n^alpha, or by nothing"
     )
     max_extra_tokens: NonNegativeInt = Field(
@@ -268,6 +270,11 @@ class DecodingConfig(Section):
     seed: NonNegativeInt = Field(1, description="seed of sampling; samples depend on it and on the line's number")
 
     @property
+    def length_exponent(self) -> float:
+        """The power of the length by which other programs divide a log-probability: 0 if the penalty has no form."""
+        return 0.0 if self.length_penalty_form == "none" else self.length_penalty
+
+    @property
     def for_searcher_alone(self) -> list[str]:
         """The settings that are not at their defaults, and that only `Searcher` applies."""
         return list(self.model_dump(exclude=_SETTINGS_OF_ALL_SEARCHES, exclude_defaults=True))
@@ -283,7 +290,7 @@ class DecodingOverrides(TypedDict, total=False):
 
     beam: int | None
     length_penalty: float | None
-    length_penalty_form: Literal["gnmt", "length", "none"] | None
+    length_penalty_form: LengthPenaltyForm | None
     max_extra_tokens: int | None
     min_tokens: int | None
     no_repeat_ngram: int | None

@@ -21,7 +21,8 @@ from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError
 from nmt_cli.languages import in_script_of
 from nmt_cli.text_encoding import COMPOSE, STDIN, check_encoding, conversion, not_utf8_error
-from nmt_cli.tokenization.pieces import SPACE_MARK, piece_mark_in_text, sign_of_tokenisation
+from nmt_cli.tokenization.pieces import SPACE_MARK
+from nmt_cli.tokenization.tokenised_text import piece_mark_in_text, sign_of_tokenisation
 
 logger = logging.getLogger(__name__)
 

@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 
 from nmt_cli import files
+from nmt_cli.artifacts.checkpoints import Checkpoint, Metric, best_first, read_checkpoint, read_checkpoints
 from nmt_cli.artifacts.manifest import WEIGHTS, verify_files, write_manifest
-from nmt_cli.artifacts.run import CHECKPOINTS, Checkpoint, Metric, Run, best_first, read_checkpoint, read_checkpoints
+from nmt_cli.artifacts.run import CHECKPOINTS, Run
 from nmt_cli.artifacts.weights import read_tensors, write_tensors
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import ModelError

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import torch
 
-from nmt_cli.artifacts.run import InitialModel, Run, best_first, open_run
+from nmt_cli.artifacts.checkpoints import best_first
+from nmt_cli.artifacts.run import InitialModel, Run, open_run
 from nmt_cli.dataset.data_manifest import Manifest
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.dataset.sampled_pieces import SamplingCost, check_sampling, measure_sampling_cost

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from nmt_cli.artifacts.run import Metric, deciding_metric
+from nmt_cli.artifacts.checkpoints import Metric, deciding_metric
 from nmt_cli.devices import Precision
 from nmt_cli.recipe.training import TrainingConfig
 from nmt_cli.training.data_order import PlannedUpdate

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from nmt_cli.artifacts.average import choose_checkpoints, write_average_of_checkpoints
+from nmt_cli.artifacts.checkpoints import Checkpoint
 from nmt_cli.artifacts.directory_kinds import kind_of
 from nmt_cli.artifacts.model_directory import load_saved_config
-from nmt_cli.artifacts.run import Checkpoint, Run
+from nmt_cli.artifacts.run import Run
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.devices import Precision, multiply_float32_fast
 from nmt_cli.errors import TrainingError

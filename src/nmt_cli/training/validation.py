@@ -17,9 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nmt_cli.artifacts.checkpoints import Metric
 from nmt_cli.artifacts.manifest import DAMAGED_HINT, WEIGHTS
 from nmt_cli.artifacts.model_directory import AverageLosses
-from nmt_cli.artifacts.run import Metric, Run
+from nmt_cli.artifacts.run import Run
 from nmt_cli.artifacts.weights import load_weights, read_tensors, uninitialized_model
 from nmt_cli.dataset.batches import make_batch
 from nmt_cli.dataset.prepared_data import Array, PreparedData, TokenPairs, open_prepared

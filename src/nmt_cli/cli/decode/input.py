@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal
 from nmt_cli.cli.decode.structured_files import check_unstructured
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.text_encoding import STDIN, check_encoding, not_utf8_error, shell_pipe
-from nmt_cli.tokenization.pieces import piece_mark_in_text
+from nmt_cli.tokenization.tokenised_text import piece_mark_in_text
 
 if TYPE_CHECKING:
     from nmt_cli.decoding.parallel import LineBlock

@@ -308,4 +308,4 @@ def length_exponent(config: DecodingConfig) -> float:
     Our penalty, ((5 + length) / 6) to the same power, is similar. A tiny power is no penalty; 0 would end searches by
     another rule.
     """
-    return max(config.length_penalty if config.length_penalty_form != "none" else 0.0, 1e-3)
+    return max(config.length_exponent, 1e-3)

@@ -58,7 +58,7 @@ class BeamSearch(ActiveSearch):
 
     def _step(self) -> Tensor:
         width = self._ids.size(1)
-        log_probs = self._ensemble.log_probs(self._ids.flatten())
+        log_probs = self._ensemble.next_log_probs(self._ids.flatten())
         # A first step has one hypothesis, and a tiny vocabulary has few pieces: then there are fewer candidates.
         count = 2 * self._config.beam
         count = min(count, width * min(count, log_probs.size(1) - len(NEVER_GENERATED)))

@@ -157,7 +157,7 @@ class ConstrainedSearch(ActiveSearch):
 
     def _continuations(self) -> tuple[Tensor, Tensor]:
         """Log-probabilities and tokens [B, W, C]: EOS, all pieces of the terms, and the best other ones."""
-        log_probs = self._ensemble.log_probs(self._ids.flatten())  # [R, V]
+        log_probs = self._ensemble.next_log_probs(self._ids.flatten())  # [R, V]
         num_sentences, width = self._ids.shape
         pieces = self._tries.pieces.repeat_interleave(width, dim=0)  # [R, A]
         of_pieces = log_probs.gather(1, pieces)

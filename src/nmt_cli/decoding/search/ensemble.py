@@ -61,7 +61,7 @@ class Ensemble:
         is_watched = config.no_repeat_ngram or config.stop_loops
         self._repetition = Repetition(sources, config=config, device=device) if is_watched else None
 
-    def log_probs(self, ids: Tensor) -> Tensor:
+    def next_log_probs(self, ids: Tensor) -> Tensor:
         """Natural log-probabilities [R, V] of the next token after ids [R]; -inf for tokens that may not follow.
 
         With this token hypotheses have `length` tokens.

@@ -47,7 +47,7 @@ class GreedyOrSamplingSearch(ActiveSearch):
     def _step(self) -> Tensor | None:
         is_first = self._ensemble.length == 0
         last_ids = self._ids[:, :1] if is_first else self._ids
-        log_probs = self._ensemble.log_probs(last_ids.flatten())
+        log_probs = self._ensemble.next_log_probs(last_ids.flatten())
         if is_first and self._width > 1:
             log_probs = log_probs.repeat_interleave(self._width, dim=0)
         tokens = self._sample(log_probs) if self._config.samples else first_argmax(log_probs)

@@ -43,7 +43,7 @@ def residual_norm(
     y, statistics = torch.empty_like(x), x.new_empty(2, len(x), dtype=torch.float32)
     _launch_norm(
         x, sublayer_output, bias, norm_weight, norm_bias,
-        seed=seed, dropout=dropout, epsilon=epsilon, is_rms=False, keeps_sum=False, y=y, statistics=statistics,
+        seed=seed, dropout=dropout, epsilon=epsilon, is_rms=False, updates_x=False, y=y, statistics=statistics,
     )  # fmt: skip
     return y, statistics
 
@@ -107,15 +107,15 @@ residual_norm.register_autograd(_backward, setup_context=_keep_for_backward)
 
 
 def add_norm(
-    x: Tensor, sublayer_output: Tensor, bias: Tensor | None, norm: nn.LayerNorm | nn.RMSNorm, *, keeps_sum: bool
+    x: Tensor, sublayer_output: Tensor, bias: Tensor | None, norm: nn.LayerNorm | nn.RMSNorm, *, updates_x: bool
 ) -> Tensor:
-    """norm(x + sublayer_output + bias) [N, D] without gradients; with `keeps_sum`, x becomes the sum."""
+    """norm(x + sublayer_output + bias) [N, D] without gradients; with `updates_x`, x becomes the sum."""
     y, is_rms = torch.empty_like(x), isinstance(norm, nn.RMSNorm)
     norm_bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
     assert norm.eps is not None, "the recipe has one"
     _launch_norm(
         x, sublayer_output, bias, norm.weight, norm_bias,
-        seed=None, dropout=0.0, epsilon=norm.eps, is_rms=is_rms, keeps_sum=keeps_sum, y=y, statistics=None,
+        seed=None, dropout=0.0, epsilon=norm.eps, is_rms=is_rms, updates_x=updates_x, y=y, statistics=None,
     )  # fmt: skip
     return y
 
@@ -131,7 +131,7 @@ def _launch_norm(
     dropout: float,
     epsilon: float,
     is_rms: bool,
-    keeps_sum: bool,
+    updates_x: bool,
     y: Tensor,
     statistics: Tensor | None,
 ) -> None:
@@ -141,7 +141,7 @@ def _launch_norm(
     with launching_on(x.device):
         _norm_kernel[(triton.cdiv(num_rows, options["ROWS"]),)](
             x, sublayer_output, bias, norm_weight, norm_bias, seed, y, statistics, num_rows, width,
-            EPSILON=epsilon, IS_RMS=is_rms, KEEPS_SUM=keeps_sum, **options,
+            EPSILON=epsilon, IS_RMS=is_rms, UPDATES_X=updates_x, **options,
         )  # fmt: skip
 
 
@@ -218,17 +218,17 @@ def _after_dropout(
 def _norm_kernel(
     x_ptr, sublayer_output_ptr, bias_ptr, norm_weight_ptr, norm_bias_ptr, seed_ptr, y_ptr, statistics_ptr,
     num_rows, width,
-    EPSILON: tl.constexpr, LIMIT: tl.constexpr, SCALE: tl.constexpr, IS_RMS: tl.constexpr, KEEPS_SUM: tl.constexpr,
+    EPSILON: tl.constexpr, LIMIT: tl.constexpr, SCALE: tl.constexpr, IS_RMS: tl.constexpr, UPDATES_X: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """y = norm(x + Dropout(sublayer_output + bias)) of some rows; `KEEPS_SUM` also writes the sum into x."""
+    """y = norm(x + Dropout(sublayer_output + bias)) of some rows; `UPDATES_X` also writes the sum into x."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, COLUMNS)[None, :]
     mask = (row < num_rows) & (column < width)
     index = row * width + column
     sublayer_output = _after_dropout(sublayer_output_ptr, bias_ptr, seed_ptr, index, column, mask, width, LIMIT, SCALE)
     total = tl.load(x_ptr + index, mask, other=0.0).to(tl.float32) + sublayer_output
-    if KEEPS_SUM:
+    if UPDATES_X:
         tl.store(x_ptr + index, total.to(x_ptr.dtype.element_ty), mask)
     total = tl.where(mask, total, 0.0)
     mean = tl.zeros([ROWS, 1], tl.float32)

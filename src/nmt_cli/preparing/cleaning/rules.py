@@ -18,9 +18,9 @@ from nmt_cli.preparing.chunks import Chunk
 from nmt_cli.preparing.cleaning.side_rules import (
     LanguageRule,
     ScriptRule,
-    find_addresses_only,
-    find_long_runs,
     find_punctuation_only,
+    find_repeated_characters,
+    find_urls_only,
 )
 from nmt_cli.preparing.corpus import CleaningConfig
 from nmt_cli.preparing.sources.base import CorpusLanguages
@@ -166,8 +166,8 @@ class CleaningRules:
         # Rules that look at one side: their setting, and how they are made of a language's code. They cost more.
         side_rules: dict[str, tuple[object, Callable[[str], SideRule]]] = {
             "punctuation only": (config.punctuation_only, lambda _: find_punctuation_only),
-            "URL only": (config.url_only, lambda _: find_addresses_only),
-            "repeated characters": (longest, lambda _: partial(find_long_runs, longest=longest)),
+            "URL only": (config.url_only, lambda _: find_urls_only),
+            "repeated characters": (longest, lambda _: partial(find_repeated_characters, longest=longest)),
             "other script": (config.other_script, ScriptRule),
             "other language": (config.other_language, LanguageRule),
         }

@@ -84,7 +84,7 @@ def find_punctuation_only(texts: Sequence[str]) -> list[int]:
     ]
 
 
-def find_addresses_only(texts: Sequence[str]) -> list[int]:
+def find_urls_only(texts: Sequence[str]) -> list[int]:
     """The indices of the texts that are nothing but web addresses and punctuation."""
     begins_with_address = _BEGINS_WITH_ADDRESS.match
     return [
@@ -94,7 +94,7 @@ def find_addresses_only(texts: Sequence[str]) -> list[int]:
     ]
 
 
-def find_long_runs(texts: Sequence[str], *, longest: int) -> list[int]:
+def find_repeated_characters(texts: Sequence[str], *, longest: int) -> list[int]:
     """The indices of the texts that repeat one character more than `longest` times in a row."""
     if not texts:
         return []

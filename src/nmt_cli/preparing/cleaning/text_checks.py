@@ -23,7 +23,7 @@ from nmt_cli.preparing.clean_chunks import CleanChunk
 from nmt_cli.preparing.cleaning.rules import make_printable
 from nmt_cli.preparing.sources.base import SPLIT_NAMES, CorpusLanguages, LocalSource, Pairs, Split
 from nmt_cli.text_encoding import COMPOSE, DECODE_TWICE, DOUBLE_ENCODED, conversion, copy_command, find_decomposed
-from nmt_cli.tokenization.pieces import piece_mark_in_text, sign_of_tokenisation
+from nmt_cli.tokenization.tokenised_text import piece_mark_in_text, sign_of_tokenisation
 
 _MIN_LINES = 50  # fewer lines get no warning
 # What lines have, what finds it, and the command that mends lines of text.
