@@ -117,7 +117,7 @@ def test_a_checkpoint_that_a_training_removes_meanwhile_is_not_listed(
             remove_directory(removed)
         return read_manifest(directory, error=error, hint=hint)
 
-    monkeypatch.setattr("nmt_cli.artifacts.run.read_manifest", late)
+    monkeypatch.setattr("nmt_cli.artifacts.checkpoints.read_manifest", late)
     assert updates(tmp_path / "x", last=3) == [100, 300, 400]
     (removed.with_name("update-00000300") / "manifest.json").write_text("{", encoding="utf-8")
     with pytest.raises(ModelError, match=r"manifest\.json is damaged"):

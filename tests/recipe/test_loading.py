@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from nmt_cli.errors import RecipeError
+from nmt_cli.recipe.few_pairs import few_pairs_warning
 from nmt_cli.recipe.key_paths import flatten
 from nmt_cli.recipe.loading import (
     dump_recipe,
-    few_pairs_warning,
     load_recipe,
     packaged_names,
     parse_recipe,

@@ -47,6 +47,7 @@ class History:
     resumed from an earlier checkpoint. `starts` and `skipped` are events as in metrics.jsonl. `ending` says why the
     last process ended; it is None if a process still trains or was killed.
     `last_update` is the newest update in metrics.jsonl, and `last_train_event` its newest `train` event.
+    `seconds` of a `train` event are those since its process started, of a `validation` event its own.
     `trained_seconds` are the seconds spent training, without validations, summed over all starts. `trained_tokens` are
     the target tokens of that time.
     """

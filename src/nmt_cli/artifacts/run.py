@@ -18,7 +18,8 @@ from nmt_cli.artifacts.history import History, read_history
 from nmt_cli.artifacts.manifest import DAMAGED_HINT, MANIFEST, RUN_FILE, read_manifest
 from nmt_cli.artifacts.model_directory import SavedModelConfig, ValidationResult, Vocabulary, load_saved_config
 from nmt_cli.errors import ModelError, NmtError
-from nmt_cli.recipe.loading import few_pairs_warning, parse_recipe
+from nmt_cli.recipe.few_pairs import few_pairs_warning
+from nmt_cli.recipe.loading import parse_recipe
 from nmt_cli.recipe.mistakes import first_mistake
 from nmt_cli.recipe.schema import LanguagePair, Recipe, TrainedLines
 

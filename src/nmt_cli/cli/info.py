@@ -92,7 +92,7 @@ def _print_runs(folder: Path, runs: list[Path], *, as_json: bool) -> None:
 
 def _run_row(run: dict[str, Any]) -> tuple[str, ...]:
     if run["state"] == "damaged":
-        return (run["name"], "", run["problem"], "", "", "", "", "")
+        return (run["name"], "", run["problem"], *[""] * (len(_RUN_COLUMNS) - 3))
     return (
         run["name"],
         run["corpus"],
@@ -114,11 +114,13 @@ def _model_facts(model: dict[str, Any], *, name: str) -> Facts:
     yield "parameters", _parameters_text(model["parameters"])
     yield "architecture", _architecture_text(recipe["model"])
     yield "vocabulary", _pieces_text(vocabulary["source"], vocabulary["target"], is_shared=vocabulary["shared"])
-    origin = f"update {''.join(updates)}"
-    if len(updates) > 1:
-        origin = f"average of {len(updates)} checkpoints: updates {', '.join(updates)}"
-    elif not updates:
-        origin = "imported from another program" + ("" if model["imported_from"] else " or an average of models")
+    match updates:
+        case []:
+            origin = "imported from another program" + ("" if model["imported_from"] else " or an average of models")
+        case [update]:
+            origin = f"update {update}"
+        case _:
+            origin = f"average of {len(updates)} checkpoints: updates {', '.join(updates)}"
     yield "weights", origin
     if lines := model["trained_lines"]:
         longest, share = lines["usual_longest"], lines["several_sentences"]

@@ -71,9 +71,9 @@ class WordLinks:
         )
         sizes = src_sizes * tgt_sizes
         link = np.repeat(np.arange(len(sizes)), sizes)
-        place = np.arange(len(link)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        tgt_tokens = tgt_first[link] + place // src_sizes[link]
-        src_tokens = src_first[link] + place % src_sizes[link]
+        number_in_link = np.arange(len(link)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        tgt_tokens = tgt_first[link] + number_in_link // src_sizes[link]
+        src_tokens = src_first[link] + number_in_link % src_sizes[link]
         shares = 1 / np.bincount(tgt_tokens)[tgt_tokens] if len(link) else np.zeros(0)
         sentences = sentences[link]
         positions = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from zlib import crc32
 
 import numpy as np
@@ -97,12 +98,12 @@ def compute_plan(
     DataError if this numpy shuffles in another order than the versions before it.
     """
     _check_order()
-    pair_order, (long_class, short_class) = _usable_pairs(data, max_positions=max_positions)
+    pair_order, classes = _usable_pairs(data, max_positions=max_positions)
     longest_pairs = _longest_pairs(pair_order, data, budget=batch_tokens)
-    invariants = invariants or _invariants_of(len(data), [long_class, short_class], batch_tokens=batch_tokens)
+    invariants = invariants or _invariants_of(len(data), classes, batch_tokens=batch_tokens)
     generator = _generator(seed, epoch)
-    generator.shuffle(pair_order[: long_class.num_pairs])
-    generator.shuffle(pair_order[long_class.num_pairs :])
+    for start, stop in pairwise(accumulate((one.num_pairs for one in classes), initial=0)):
+        generator.shuffle(pair_order[start:stop])
     starts = range(0, len(pair_order), _BLOCK_PAIRS)
     blocks_of_lengths = (data.lengths(pair_order[start : start + _BLOCK_PAIRS]) for start in starts)
     bounds = _cut(blocks_of_lengths, budgets=invariants.budgets)
@@ -259,13 +260,13 @@ def _even_out_last_updates(bounds: Array, pair_order: Array, data: TokenPairs, *
     return bounds
 
 
-def _usable_pairs(data: TokenPairs, *, max_positions: int) -> tuple[Array, tuple[_LengthClass, _LengthClass]]:
+def _usable_pairs(data: TokenPairs, *, max_positions: int) -> tuple[Array, list[_LengthClass]]:
     """The pairs that the model takes, those with a long sentence first, and the sizes of the two classes."""
     pairs = mapped_array(len(data), largest=len(data))
     max_short = min(SHORT_SENTENCE_TOKENS, max_positions)
     long_class = _collect_class(pairs, data, longer_than=SHORT_SENTENCE_TOKENS, up_to=max_positions)
     short_class = _collect_class(pairs[long_class.num_pairs :], data, longer_than=0, up_to=max_short)
-    return pairs[: long_class.num_pairs + short_class.num_pairs], (long_class, short_class)
+    return pairs[: long_class.num_pairs + short_class.num_pairs], [long_class, short_class]
 
 
 def _collect_class(pairs: Array, data: TokenPairs, *, longer_than: int, up_to: int) -> _LengthClass:

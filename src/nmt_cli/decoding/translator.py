@@ -22,7 +22,7 @@ from nmt_cli.decoding.translation import (
     in_one_line,
     without_repetition,
 )
-from nmt_cli.documents.kept_text import find_kept, merged, without_ranges
+from nmt_cli.documents.kept_text import find_kept, without_overlaps, without_ranges
 from nmt_cli.documents.marked_text import MarkedText, Range
 from nmt_cli.documents.markup import MARKUP, MarkupDocument, parse_markup
 from nmt_cli.errors import DataError, UsageError
@@ -125,7 +125,7 @@ class LineTranslator:
             texts, prefix_texts, kept, terms, config=config, copy_symbols=copy_symbols, first_line=first_line
         )
         details = Details(piece_log_probs=word_scores, alignment=alignments)
-        # If equal texts are merged, all candidates are asked for, because some of the best may be equal.
+        # If equal texts are without_overlaps, all candidates are asked for, because some of the best may be equal.
         merge = mbr is None and not config.samples
         translations = self._sentences.translate(
             [one for line in lines_in_sentences for one in line.sentences if not one.is_copied],
@@ -220,13 +220,15 @@ class LineTranslator:
         ):
             if copy_symbols and not has_letters(line):
                 whole = in_one_line(line)
-                copy = LineSentence(whole, SourceSentence(ids), kept=merged(kept_in_line), is_copied=True)
+                copy = LineSentence(whole, SourceSentence(ids), kept=without_overlaps(kept_in_line), is_copied=True)
                 split_lines.append(SplitLine(SplitText([whole], ["", ""]), [copy], self.languages))
                 continue
             # Nobody knows where a prefix ends, so a line with a prefix stays whole.
             when = "never" if prefix else config.split_sentences
             split = self._splitter.split(line, ids, when=when, line_number=number, model_limit=longest)
-            kept_parts = split.ranges_by_sentence(merged(kept_in_line, find_kept(line) if copy_symbols else []))
+            kept_parts = split.ranges_by_sentence(
+                without_overlaps(kept_in_line, find_kept(line) if copy_symbols else [])
+            )
             cased = [
                 CasedText(part, None) if prefix else self._as_sentence(part, kept_part)
                 for part, kept_part in zip(split.sentences, kept_parts, strict=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from nmt_cli.documents.marked_text import Mark, MarkedText, Range
 from nmt_cli.tokenization.pieces import Link
@@ -43,14 +44,14 @@ def _without_punctuation(address: str) -> str:
     return address
 
 
-def merged(ranges: Iterable[Range], others: Iterable[Range] = ()) -> list[Range]:
+def without_overlaps(ranges: Iterable[Range], others: Iterable[Range] = ()) -> list[Range]:
     """The ranges in order, without those that overlap one before; of the others, only those that overlap none."""
     found: list[Range] = []
     for start, end in sorted(ranges, key=lambda kept: (kept[0], -kept[1])):
         if not found or start >= found[-1][1]:
             found.append((start, end))
     beside = [other for other in others if not any(start < other[1] and other[0] < end for start, end in found)]
-    return merged([*found, *beside]) if beside else found
+    return without_overlaps([*found, *beside]) if beside else found
 
 
 def without_ranges(text: str, kept: Sequence[Range]) -> str:
@@ -73,7 +74,7 @@ def links_to_copies(text: str, kept: Sequence[Range], translation: str) -> list[
             return None
         links += [Link(*own, start, start + len(copy)) for own, start in zip(ranges, starts, strict=True)]
     # One may be a part of another.
-    targets = merged(link[2:] for link in links)
+    targets = without_overlaps(link[2:] for link in links)
     return links if len(targets) == len(links) else None
 
 
@@ -110,7 +111,9 @@ class WithoutKept:
         moved_in_source = [0] * (len(self.marked.text) + 1)
         moved_in_target = [0] * (len(translation) + 1)
         position = 0
-        for (start, end), mark, place in sorted(zip(self.kept, self.marked.marks, places, strict=True), key=_by_place):
+        for (start, end), mark, place in sorted(
+            zip(self.kept, self.marked.marks, places, strict=True), key=itemgetter(2)
+        ):
             text += translation[position:place]
             if text and not text[-1].isspace() and self._needs_space(text[-1], self.text[max(0, start - 1) : start]):
                 text += " "
@@ -134,7 +137,3 @@ class WithoutKept:
         """Whether a space stands beside a kept text: as in the source, and never between two words without one."""
         is_apart = not source_neighbour or source_neighbour.isspace()
         return is_apart or (neighbour.isalnum() and not source_neighbour.isalnum())
-
-
-def _by_place(item: tuple[Range, Mark, int]) -> int:
-    return item[2]

@@ -139,7 +139,7 @@ class _Units:
 def _copies(source: MarkedText, text: str, links: Sequence[Link]) -> dict[Range, Range]:
     """The ranges of a text that its translation has as they are, such as kept text and addresses: each is one unit.
 
-    The kept text of several sentences was copied in parts.
+    Kept text that spans several sentences has one copy for each; they count as one.
     """
     kept = source.kept
     is_kept = set(kept)

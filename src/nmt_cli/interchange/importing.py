@@ -32,6 +32,7 @@ from nmt_cli.interchange.marian_weights import model_from_marian
 from nmt_cli.interchange.other_programs import CTranslate2Program, TransformersProgram, ctranslate2_of_npz
 from nmt_cli.interchange.verification import Agreement, random_lines, verify
 from nmt_cli.recipe.schema import LanguagePair, Recipe
+from nmt_cli.recipe.section import as_name
 from nmt_cli.templates.render import render
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
@@ -110,7 +111,10 @@ def import_marian(
 
 
 def _vocabulary_rows(marian: MarianModel, vocabulary: Mapping[str, int], *, num_rows: int) -> list[VocabularyRow]:
-    """Marian's rows by our ids; ModelError if the vocabulary lacks the unknown piece."""
+    """Marian's rows by our ids.
+
+    ModelError if the vocabulary lacks the unknown piece, or the id of a special piece is no row.
+    """
     settings = marian.settings
     if marian.unknown_piece not in vocabulary:
         raise damaged_error(f"the vocabulary has no {marian.unknown_piece}", where=marian.directory / "vocab.json")
@@ -130,7 +134,7 @@ def _vocabulary_rows(marian: MarianModel, vocabulary: Mapping[str, int], *, num_
 
 def _recipe(marian: MarianModel, name: str) -> Recipe:
     values: dict[str, Any] = {
-        "name": re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("._-") or "imported",
+        "name": as_name(name, default="imported"),
         "description": f"Imported from a {'' if marian.is_npz else 'Hugging Face '}Marian model.",
         "corpus": "imported",
         "model": _model_settings(marian),

@@ -33,7 +33,7 @@ class PackedLinear(nn.Module):
 
 
 class _PackedFeedForward(nn.Module):
-    """A feed-forward layer whose first product has the ReLU in it."""
+    """`FeedForward` with the ReLU in its first product. Like there, the residual applies `outer`."""
 
     def __init__(self, inner: nn.Module, outer: nn.Linear) -> None:
         super().__init__()

@@ -24,8 +24,7 @@ class Dropout(nn.Module):
     """Zeroes each element with `probability` in training, and scales the rest by 1 / (1 - probability).
 
     Kernels make their own masks (`kernel_arguments`). In compiled training, the mask is a hash of `seed`, two sampled
-    int32, and the backward pass computes it again. Else torch's generator gives a bit mask on a CPU, and elsewhere
-    torch's own dropout.
+    int32, and the backward pass computes it again. Otherwise it is a bit mask on a CPU, and torch's own elsewhere.
     """
 
     def __init__(self, probability: float) -> None:
@@ -106,7 +105,7 @@ def keep_limit(keep_probability: float) -> int:
 
 
 def cpu_bit_mask(count: int, probability: float, *, like: Tensor) -> Tensor:
-    """Integers [count] with the width of an element of `like`: all bits, or with `probability` none.
+    """Integers [count] with the width of an element of `like`: -1, or 0 with `probability`.
 
     An element is kept if 8 random bits are below a limit. A limit is a whole number, sampled so that its mean is 256
     times the keep probability. For any single element, the probability is exact to 2^-24.

@@ -35,7 +35,7 @@ class StaticCache:
 
 
 class StepInputs(NamedTuple):
-    """The slots and source tokens that each hypothesis sees at the current position, `counters[0]`.
+    """The slots and source tokens that each hypothesis sees at the current position.
 
     `ancestors` [B, W, L] has the number, below W, of each hypothesis's ancestor at each earlier position.
     `source_lengths` [B] are in tokens.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from nmt_cli.preparing.sources.text import split_code
 from nmt_cli.recipe.foreign_names import check_own_keys
 from nmt_cli.recipe.loading import find_yaml_file, parse_override
 from nmt_cli.recipe.mistakes import validate
+from nmt_cli.recipe.section import as_name
 from nmt_cli.recipe.yaml_files import Document, merge, read_document
 
 
@@ -54,7 +54,7 @@ def corpus_from_files(
         hint = "for example --languages en-de"
         raise UsageError(f"`languages` {languages!r} names one language twice", setting="languages", hint=hint)
     values: dict[str, Any] = {
-        "name": re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("._-") or "corpus",
+        "name": as_name(name, default="corpus"),
         "languages": {"source": source, "target": target},
         **{
             split: [_with_columns(source_of(path), columns) for path in _first_of_two_sides(paths)]

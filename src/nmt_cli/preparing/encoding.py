@@ -147,7 +147,8 @@ class _SideEncoder:
         """The encoded sentences with their statistics; `words` is the length of each sentence in words, [n]."""
         pieces = np.bincount(encoded.lengths - 1)  # lengths count EOS
         usage = np.bincount(encoded.ids, minlength=self.vocab_size)
-        changed, self._encoder.num_changed = np.array([self._encoder.num_changed]), 0
+        changed = np.array([self._encoder.num_changed])
+        self._encoder.num_changed = 0
         narrow = EncodedText(encoded.ids.astype(token_dtype(self.vocab_size)), encoded.lengths)
         return EncodedSide(narrow, TokenStatistics(np.bincount(words), pieces, usage, changed))
 

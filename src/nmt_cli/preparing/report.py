@@ -18,7 +18,7 @@ from nmt_cli.preparing.cleaning.rules import REASONS
 from nmt_cli.preparing.corpus import DEFAULT_VOCAB_SIZE, Corpus
 from nmt_cli.preparing.encoding import TokenStatistics
 from nmt_cli.preparing.sources.base import SPLIT_NAMES, Split
-from nmt_cli.recipe.loading import few_pairs_warning
+from nmt_cli.recipe.few_pairs import few_pairs_warning
 from nmt_cli.recipe.section import Section
 from nmt_cli.templates.charts import axis_ticks, short_number
 from nmt_cli.templates.render import render

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from nmt_cli.errors import RecipeError, nearest_word
-from nmt_cli.languages import short_code
 from nmt_cli.recipe.foreign_names import check_own_keys
 from nmt_cli.recipe.key_paths import KeyPath, dotted_key, flatten
 from nmt_cli.recipe.mistakes import validate
@@ -21,7 +20,6 @@ Kind = Literal["recipe", "corpus"]
 
 _LIST_COMMANDS: dict[Kind, str] = {"recipe": "nmt recipes", "corpus": "nmt corpora"}
 # Fewer pairs of general text teach no language from random weights: docs/how-to/little-text.md.
-_FEWEST_PAIRS = 50_000
 _DEFAULT_HINT = "write a value of that kind; nmt train base --dry-run shows one for each key"
 # A child recipe is a system of its own: it does not inherit what its parent is called.
 _KEYS_NOT_INHERITED = ("name", "description")
@@ -116,26 +114,6 @@ def packaged_names(*, kind: Kind) -> list[str]:
         return sorted(file.stem for file in (folder / "corpora").glob("*.yaml"))
     files = [file.relative_to(folder).with_suffix("") for file in folder.rglob("*.yaml")]
     return sorted(file.as_posix() for file in files if file.parts[0] != "corpora")
-
-
-def few_pairs_warning(
-    corpus: str, *, num_pairs: int, languages: Mapping[str, str], prepare: str | None = None
-) -> tuple[str, str] | None:
-    """The warning of a training from random weights on too few pairs, and a command to fine-tune; None if they suffice.
-
-    `prepare` is the command that prepared the text, if it is known. A packaged corpus is small on purpose: its
-    sentences are simple.
-    """
-    if num_pairs >= _FEWEST_PAIRS or corpus in packaged_names(kind="corpus"):
-        return None
-    model = f"Helsinki-NLP/opus-mt-{short_code(languages['source'])}-{short_code(languages['target'])}"
-    problem = (
-        f"{num_pairs:,} training pairs are too few to learn a language from random weights: with fewer than some "
-        f"{_FEWEST_PAIRS:,}, BLEU is mostly below 10. Fine-tune a public model, if https://huggingface.co/Helsinki-NLP "
-        "has one:"
-    )
-    output = shlex.quote(f"data/{corpus}-tuned")
-    return problem, f"{prepare or 'nmt prepare ...'} --set tokenizer.taken_from={model} -o {output}"
 
 
 def parse_override(text: str) -> Document:

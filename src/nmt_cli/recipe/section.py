@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -17,6 +18,12 @@ NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+
+def as_name(text: str, *, default: str) -> str:
+    """A `Name` like the text; the default if nothing of it can stand in a name."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).lstrip("._-") or default
+
 
 _UNIONS = (Union, types.UnionType, Annotated)
 _CONTAINERS = (*_UNIONS, list, tuple, dict)

@@ -124,22 +124,26 @@ class ForcedDecoder:
         too_long: list[int] = []
         for start in range(0, len(sources), _BLOCK_PAIRS):
             block = slice(start, start + _BLOCK_PAIRS)
-            pairs = [
-                pair if all(len(ids) > 1 for ids in pair) else ([], [])
-                for pair in self._encode(sources[block], targets[block])
-            ]
-            for line_number, (pair, aligned) in enumerate(
-                zip(pairs, self._by_batch(pairs, self._align), strict=True), start + 1
-            ):
-                if aligned is None:
+            for line_number, alignment in enumerate(self._align_block(sources[block], targets[block]), start + 1):
+                if alignment is None:
                     too_long.append(line_number)
-                texts = sources[line_number - 1], targets[line_number - 1]
-                source, target = (
-                    tokenizer.pieces(ids[:-1])
-                    for tokenizer, ids in zip((self._loaded.source, self._loaded.target), pair, strict=True)
-                )
-                yield word_alignment(piece_links(source, target, aligned or [], texts), *texts)
+                yield alignment or []
         self._warn_of_long_pairs(too_long, len(sources), lack="alignment")
+
+    def _align_block(self, sources: Sequence[str], targets: Sequence[str]) -> Iterator[list[tuple[int, int]] | None]:
+        """The pairs of words of each pair of lines; None for one that is too long."""
+        pairs = [pair if all(len(ids) > 1 for ids in pair) else ([], []) for pair in self._encode(sources, targets)]
+        aligned_pairs = self._by_batch(pairs, self._align)
+        for source, target, (source_ids, target_ids), aligned in zip(
+            sources, targets, pairs, aligned_pairs, strict=True
+        ):
+            if aligned is None:
+                yield None
+                continue
+            source_pieces = self._loaded.source.pieces(source_ids[:-1])
+            target_pieces = self._loaded.target.pieces(target_ids[:-1])
+            links = piece_links(source_pieces, target_pieces, aligned, (source, target))
+            yield word_alignment(links, source, target)
 
     def _warn_of_long_pairs(self, line_numbers: Sequence[int], num_pairs: int, *, lack: str) -> None:
         if line_numbers:

@@ -105,23 +105,25 @@ class Scorer:
     """One metric for some systems: their hypotheses in the form that `metric`, a metric of sacreBLEU's form, takes."""
 
     name: MetricName
-    metric: Metric
+    sacrebleu_metric: Metric
     references: Sequence[Sequence[str]]
     systems: Sequence[Sequence[str]]
 
     def report(self, system: Sequence[str], *, confidence: bool) -> ScoreReport:
         """The score of one of the systems."""
-        result = self.metric.corpus_score(system, None, n_bootstrap=RESAMPLES if confidence else 1)
+        result = self.sacrebleu_metric.corpus_score(system, None, n_bootstrap=RESAMPLES if confidence else 1)
         # sacreBLEU prints the half width, but gives it no public name.
         half_width = float(result._ci) if confidence else None
         details = _bleu_details(result) if isinstance(result, BLEUScore) else ""
-        return ScoreReport(self.name, float(result.score), str(self.metric.get_signature()), half_width, details)
+        return ScoreReport(
+            self.name, float(result.score), str(self.sacrebleu_metric.get_signature()), half_width, details
+        )
 
-    def segment_scores(self, system: Sequence[str]) -> list[float]:
+    def score_segments(self, system: Sequence[str]) -> list[float]:
         """The score of each segment of one of the systems, on the metric's own scale."""
         segments = zip(system, *self.references, strict=True)
         known = ((hypothesis, [ref for ref in refs if ref is not None]) for hypothesis, *refs in segments)
-        return [float(self.metric.sentence_score(hypothesis, refs).score) for hypothesis, refs in known]
+        return [float(self.sacrebleu_metric.sentence_score(hypothesis, refs).score) for hypothesis, refs in known]
 
 
 def score_systems(
@@ -189,7 +191,7 @@ def make_scorer(
     scorer = _choose_scorer(name, systems, evaluation_set, for_segments=for_segments)
     if evaluation_set.test_set is not None:
         # sacreBLEU's signatures take both from the metric.
-        vars(scorer.metric).update(test_set=evaluation_set.test_set[0], langpair=evaluation_set.test_set[1])
+        vars(scorer.sacrebleu_metric).update(test_set=evaluation_set.test_set[0], langpair=evaluation_set.test_set[1])
     return scorer
 
 
@@ -203,8 +205,8 @@ def segment_scores(
     scores = []
     for name in metrics:
         scorer = make_scorer(name, systems, evaluation_set, for_segments=True)
-        values = [scorer.segment_scores(system) for system in scorer.systems]
-        scores.append(SegmentScores(name, str(scorer.metric.get_signature()), values))
+        values = [scorer.score_segments(system) for system in scorer.systems]
+        scores.append(SegmentScores(name, str(scorer.sacrebleu_metric.get_signature()), values))
     return scores
 
 
@@ -235,7 +237,7 @@ def _choose_scorer(
     references = evaluation_set.references
     match name:
         case "bleu":
-            return Scorer(name, _bleu(evaluation_set, for_segments=for_segments), references, systems)
+            return Scorer(name, _bleu_metric(evaluation_set, for_segments=for_segments), references, systems)
         case "paper-bleu" | "moses-bleu":
             return _moses_scorer(name, systems, evaluation_set, for_segments=for_segments)
         case "chrf":
@@ -243,14 +245,14 @@ def _choose_scorer(
         case "chrf++":
             return Scorer(name, _Chrf(word_order=2, references=references), references, systems)
         case "ter":
-            return Scorer(name, _ter(evaluation_set), references, systems)
+            return Scorer(name, _ter_metric(evaluation_set), references, systems)
         case "comet":
             return _comet_scorer(systems, evaluation_set)
         case other:
             assert_never(other)
 
 
-def _bleu(evaluation_set: EvaluationSet, *, for_segments: bool) -> BLEU:
+def _bleu_metric(evaluation_set: EvaluationSet, *, for_segments: bool) -> BLEU:
     """sacreBLEU's BLEU with the named tokenizer, or the tokenizer of the target language.
 
     UsageError if the tokenizer is not installed, DataError if its model cannot be fetched.
@@ -282,7 +284,7 @@ def _tokenizer_error(name: str, error: BaseException) -> NmtError:
     return UsageError(message, setting=f"tokenize: {name}", hint=f"pip install 'sacrebleu[{extra}]'")
 
 
-def _ter(evaluation_set: EvaluationSet) -> TER:
+def _ter_metric(evaluation_set: EvaluationSet) -> TER:
     """sacreBLEU's TER; in languages without spaces, its words are single characters.
 
     For Chinese and Japanese this is sacreBLEU's own support, which keeps runs of Kana together.

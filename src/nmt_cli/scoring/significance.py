@@ -128,7 +128,7 @@ def _paired_test(
     """The result of sacreBLEU's test on prepared hypotheses. A difference of exactly zero has a p-value of 1."""
     signatures, columns = PairedTest(
         [(str(number), lines) for number, lines in enumerate([baseline, *systems])],
-        {TITLES[scorer.name]: scorer.metric},
+        {TITLES[scorer.name]: scorer.sacrebleu_metric},
         references=None,
         test_type=test,
         n_ar_confidence=RESAMPLES if test == "ar" else -1,  # for intervals, which the bootstrap has anyway

@@ -79,8 +79,9 @@ class Loader:
         self._side_stream = SideStream(device) if device.type == "cuda" else None  # on a CPU, batches are made in place
         self._updates_ahead = _UPDATES_AHEAD[device.type]
         self._ready: deque[tuple[LoadedUpdate, torch.cuda.Event | None]] = deque()
-        self._num_wanted, self._is_closed = 0, False  # how many updates `next` wants to have ready
+        self._num_wanted = 0  # how many updates `next` wants to have ready
         self._num_left = 0  # how many updates the training still takes
+        self._is_closed = False
         self._error: BaseException | None = None
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None

@@ -59,7 +59,13 @@ class Optimizer:
     def __init__(self, weights: MasterWeights, config: AdamConfig | AdamWConfig, *, ema: float | None) -> None:
         self._weights, self._max_decay = weights, ema or 0.0
         vectors = {name: torch.zeros_like(weights.values) for name in _MOMENTS}
-        decay = config.weight_decay if isinstance(config, AdamWConfig) else 0.0
+        match config:
+            case AdamConfig():
+                decay = 0.0
+            case AdamWConfig():
+                decay = config.weight_decay
+            case other:
+                assert_never(other)
         groups: list[dict[str, Any]] = []
         state: dict[Tensor, Any] = {}
         for part, weight_decay in (

@@ -62,7 +62,7 @@ class Ensemble:
         self._repetition = Repetition(sources, config=config, device=device) if is_watched else None
 
     def next_log_probs(self, ids: Tensor) -> Tensor:
-        """Natural log-probabilities [R, V] of the next token after ids [R]; -inf for tokens that may not follow.
+        """Advance by ids [R]: natural log-probabilities [R, V] of the next token; -inf for tokens that may not follow.
 
         With this token hypotheses have `length` tokens.
         """

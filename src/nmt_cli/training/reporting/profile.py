@@ -60,7 +60,10 @@ class Profiler:
         self._profile.step()
 
     def _report(self, found: profile) -> None:
-        """Write the time per update and torch's table of the slowest operations, and print them, once."""
+        """Write the time per update and torch's table of the slowest operations, and print them.
+
+        torch calls this once: after the last watched update, or from `stop`.
+        """
         self._profile = None
         if self._num_seen <= _WARM_UP_UPDATES:
             return

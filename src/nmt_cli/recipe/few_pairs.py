@@ -1,0 +1,31 @@
+"""The warning of too few pairs to train from random weights, and what to do instead."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+
+from nmt_cli.languages import short_code
+from nmt_cli.recipe.loading import packaged_names
+
+_FEWEST_PAIRS = 50_000
+
+
+def few_pairs_warning(
+    corpus: str, *, num_pairs: int, languages: Mapping[str, str], prepare: str | None = None
+) -> tuple[str, str] | None:
+    """The warning of a training from random weights on too few pairs, and a command to fine-tune; None if they suffice.
+
+    `prepare` is the command that prepared the text, if it is known. A packaged corpus is small on purpose: its
+    sentences are simple.
+    """
+    if num_pairs >= _FEWEST_PAIRS or corpus in packaged_names(kind="corpus"):
+        return None
+    model = f"Helsinki-NLP/opus-mt-{short_code(languages['source'])}-{short_code(languages['target'])}"
+    problem = (
+        f"{num_pairs:,} training pairs are too few to learn a language from random weights: with fewer than some "
+        f"{_FEWEST_PAIRS:,}, BLEU is mostly below 10. Fine-tune a public model, if https://huggingface.co/Helsinki-NLP "
+        "has one:"
+    )
+    output = shlex.quote(f"data/{corpus}-tuned")
+    return problem, f"{prepare or 'nmt prepare ...'} --set tokenizer.taken_from={model} -o {output}"
