@@ -24,13 +24,13 @@ from nmt_cli.decoding.search.topk import topk_continuations
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import EOS, PAD
 
-_MIN_WIDTH = 8  # of a beam with terms, however narrow the beam without them is
+_MIN_WIDTH = 6  # of a beam with terms, however narrow the beam without them is
 _MOST_DOUBLINGS = 2  # of its width, for sentences with many terms
 
 
 def width_of(source: SourceSentence, *, beam: int) -> int:
-    """The number of open hypotheses for the terms of a source: twice the beam, and at least one for every two banks."""
-    narrow = max(_MIN_WIDTH, 2 * beam)
+    """The open hypotheses for the terms of a source: half as many again as the beam, or one for two banks."""
+    narrow = max(_MIN_WIDTH, beam + beam // 2)
     banks = 1 + sum(map(_size, source.terms))
     return narrow << min(_MOST_DOUBLINGS, (-(-banks // (2 * narrow)) - 1).bit_length())
 
