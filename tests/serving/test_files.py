@@ -120,7 +120,7 @@ def test_a_file_that_is_wrong_or_too_long_is_refused_in_a_sentence(
 
 
 def test_what_is_no_form_with_a_file_is_refused(server: Server) -> None:
-    assert server.post("/translate_file", {"source": "en"}).status == 415
+    assert server.post("/translate_file", {"source": "en"}).status == 400
     no_file = server.post("/translate_file", b"--xyz--\r\n", Content_Type="multipart/form-data; boundary=xyz")
     assert (no_file.status, "file" in no_file.json["error"]) == (400, True)
     text_file = send(server, "/v2/document", {"target_lang": "DE", "output_format": "pdf"}, b"<p>the sea")

@@ -41,7 +41,13 @@ def _read_names(value: Any) -> Any:
     return [name.strip() for text in texts for name in text.split(",") if name.strip()]
 
 
-_Names = Annotated[list[str], BeforeValidator(_read_names)]
+def _read_flag(value: Any) -> Any:
+    """A flag, which a form sends as a number."""
+    return {"0": False, "1": True, "false": False, "true": True}.get(value, value) if isinstance(value, str) else value
+
+
+_NAMES = {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]}
+_Names = Annotated[list[str], BeforeValidator(_read_names), WithJsonSchema(_NAMES)]
 
 
 class DeepLOptions(BaseModel):
@@ -79,7 +85,9 @@ class DeepLTranslateRequest(DeepLOptions):
     splitting_tags: Annotated[_Names, Field(description="elements that are texts of their own")] = []
     non_splitting_tags: Annotated[_Names, Field(description="elements that stand inside of a sentence")] = []
     outline_detection: Annotated[
-        bool, Field(description="false: only splitting_tags divide a text in xml, not its structure")
+        bool,
+        Field(strict=True, description="false: only splitting_tags divide a text in xml, not its structure"),
+        BeforeValidator(_read_flag),
     ] = True
 
     @property

@@ -73,10 +73,8 @@ async def read_file_fields(request: Request, limits: RequestLimits) -> dict[str,
     """The fields of a form, one of which may be a file."""
     body = await _read_body(request, max_bytes=max(limits.body_bytes, MAX_FILE_BYTES + _FORM_BYTES))
     if _content_type(request) != "multipart/form-data":
-        message = "the file is not sent in a form"
-        raise RequestError(
-            message, hint="send it with curl -F file=@page.html", status=415, code="unsupported_media_type"
-        )
+        hint = "send it with curl -F file=@page.html"
+        raise invalid_request_error("the file is not sent in a form", hint=hint, where="file")
     return await _multipart_fields(body, request.headers, max_fields=_OTHER_FIELDS, max_files=1)
 
 
