@@ -66,7 +66,7 @@ def test_deepls_client_translates_a_document(server: Server, strict: Server, exp
     )
     assert (status.done, status.billed_characters) == (True, sum(map(len, TEXTS)))
     assert out.getvalue().decode() == expected
-    with pytest.raises(deepl.DocumentTranslationException, match="no ending of a document"):
+    with pytest.raises(deepl.DeepLException, match="no ending of a document"):
         client.translate_document(b"x", io.BytesIO(), target_lang="DE", filename="page.exe")
     owner, other = (deepl.DeepLClient(f"{name}-secret-key", server_url=strict.url) for name in ("alice", "carol"))
     handle = owner.translate_document_upload(SENT, source_lang="EN", target_lang="DE", filename="page.html")

@@ -91,7 +91,15 @@ def test_alternatives_and_sentences_have_their_markup_and_their_plain_text(serve
     assert "<" not in found["sentences"][0]["text"]
     assert found["score"] == pytest.approx(sum(sentence["score"] for sentence in found["sentences"]))
     assert found["alternatives"][0]["text"].startswith("<p>")
-    assert found["sentences"][0].keys() == {"text", "score", "log_prob", "source", "alternatives", "alignment"}
+    assert found["sentences"][0].keys() == {
+        "text",
+        "score",
+        "log_prob",
+        "source",
+        "alternatives",
+        "alignment",
+        "unmet_terms",
+    }
 
 
 def test_deepls_tags_say_what_is_ignored_and_what_splits(server: Server, translator: Translator) -> None:
