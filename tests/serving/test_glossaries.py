@@ -70,7 +70,7 @@ def test_a_glossary_of_version_3_has_dictionaries_that_change(client: deepl.Deep
     changed = client.update_multilingual_glossary_dictionary(made, entries("EN", "DE", {"sea": "See", "fish": "Fisch"}))
     assert [one.entry_count for one in changed.dictionaries] == [3, 1]
     found = client.get_multilingual_glossary_entries(made, "EN", "DE")
-    assert found.dictionaries[0].entries == "sea\tSee\nhouse\tHaus\nfish\tFisch"
+    assert str(found.dictionaries[0].entries) == "sea\tSee\nhouse\tHaus\nfish\tFisch"
     replaced = client.replace_multilingual_glossary_dictionary(made, entries("EN", "DE", {"sea": "Meer"}))
     assert replaced.entry_count == 1
     result = client.translate_text("the sea", source_lang="EN", target_lang="DE", glossary=made)
