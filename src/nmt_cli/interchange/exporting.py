@@ -165,17 +165,17 @@ def _check_expressible(config: ModelConfig) -> None:
     width, rest = divmod(config.d_model, config.heads)
     widest = max(config.d_k, config.d_v)
     obstacles = [
-        (rest != 0, "heads", f"{config.heads} do not divide d_model: {config.d_model}"),
-        (widest > width, "d_k", f"{config.d_k} and d_v: {config.d_v} go beyond d_model / heads = {width}"),
+        (rest != 0, "heads", f"{config.heads} heads do not divide d_model: {config.d_model}"),
+        (widest > width, "d_k", f"d_k: {config.d_k} and d_v: {config.d_v} go beyond d_model / heads = {width}"),
         (
             config.norm_epsilon > _MAX_NORM_EPSILON,
             "norm_epsilon",
-            f"{config.norm_epsilon:g} is more than Marian's, 1e-05",
+            f"norm_epsilon: {config.norm_epsilon:g} is more than Marian's, 1e-05",
         ),
     ]
     for is_obstacle, key, reason in obstacles:
         if is_obstacle:
-            message = f"MarianMTModel has no place for this {key}: {reason}"
+            message = f"MarianMTModel has no place for this model: {reason}"
             raise ModelError(message, where=f"model.{key}", hint=hint)
 
 
