@@ -77,7 +77,7 @@ def test_a_glossary_of_version_3_has_dictionaries_that_change(client: deepl.Deep
     assert isinstance(result, deepl.TextResult)
     assert "Meer" in result.text
     client.delete_multilingual_glossary_dictionary(made, source_lang="de", target_lang="en")
-    assert [one.source_lang for one in client.get_multilingual_glossary(made.glossary_id).dictionaries] == ["en"]
+    assert [one.source_lang for one in client.get_multilingual_glossary(made.glossary_id).dictionaries] == ["EN"]
     with pytest.raises(deepl.GlossaryNotFoundException, match="Dictionary de-en not found"):
         client.get_multilingual_glossary_entries(made, "DE", "EN")
     from_csv = client.create_multilingual_glossary_from_csv("csv", "EN", "DE", 'sea,"Meer, See"\n')
