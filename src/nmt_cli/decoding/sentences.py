@@ -33,8 +33,11 @@ class SentenceTranslator:
         its kept ranges: without them, and they are then put back. So all this changes and costs nothing where the model
         does right by itself.
         """
+        free = config.model_copy(update={"stop_loops": False})
+        sources = [one.source for one in sentences]
+        found = self._with_texts(self._engine.search(sources, config=free, nbest=nbest, details=details))
         terms_of = [[] if one.terms is None else one.terms.find(one.text) for one in sentences]
-        found = self._search(sentences, terms_of, config=config, nbest=nbest, details=details)
+        self._search_again(found, sentences, terms_of, config=config, nbest=nbest, details=details)
         translations: list[list[Translation]] = []
         changed: dict[int, WithoutKept] = {}
         for index, (sentence, terms, hypotheses) in enumerate(zip(sentences, terms_of, found, strict=True)):
@@ -58,22 +61,20 @@ class SentenceTranslator:
             for sentence, ranked in zip(sentences, translations, strict=True)
         ]
 
-    def _search(
+    def _search_again(
         self,
+        found: list[list[tuple[Hypothesis, str]]],
         sentences: Sequence[LineSentence],
         terms_of: Sequence[Sequence[Occurrence]],
         *,
         config: DecodingConfig,
         nbest: int,
         details: Details,
-    ) -> list[list[tuple[Hypothesis, str]]]:
-        """The hypotheses of each sentence with their texts, of a free or a bound search.
+    ) -> None:
+        """Replace what was found, if it has a loop or lacks a term, by what a bound search finds.
 
         If there still is a loop after this, the source no longer allows any repetition.
         """
-        free = config.model_copy(update={"stop_loops": False})
-        sources = [one.source for one in sentences]
-        found = self._with_texts(self._engine.search(sources, config=free, nbest=nbest, details=details))
         for is_last in (False, True):
             bound = {}
             for index, (sentence, terms, ranked) in enumerate(zip(sentences, terms_of, found, strict=True)):
@@ -82,11 +83,10 @@ class SentenceTranslator:
                     encoded = tuple(map(self._term_encoder.encode, terms))
                     bound[index] = replace(sentence.source, terms=encoded, may_not_repeat=is_last)
             if not bound:
-                break
+                return
             again = self._engine.search(list(bound.values()), config=config, nbest=nbest, details=details)
             for index, ranked in zip(bound, self._with_texts(again), strict=True):
                 found[index] = ranked
-        return found
 
     def _with_texts(self, nbest_lists: Sequence[Sequence[Hypothesis]]) -> list[list[tuple[Hypothesis, str]]]:
         ids = [hypothesis.ids for ranked in nbest_lists for hypothesis in ranked]
