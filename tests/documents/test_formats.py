@@ -284,6 +284,9 @@ BAD: dict[str, tuple[str, bytes, str]] = {
     "bytes": ("a.md", b"one\0\1\2\3two", "not text"),
     "another encoding": ("a.txt", "one\ncaf\xe9\n".encode("latin-1"), "line 2 of a.txt is not UTF-8"),
     "no XLIFF": ("a.xlf", b"<html></html>", "is no XLIFF file"),
+    "PO of another language": ("a.po", b'msgid ""\nmsgstr ""\n"Language: fr\\n"\n', "is to be translated into fr"),
+    "XLIFF of other languages": ("a.xlf", b'<xliff><file source-language="ja"/></xliff>', "translated from ja"),
+    "a column that is not there": ("a.csv", b"a,b\n1,2\n", "has the columns a, b"),
     "no PO": ("a.po", b"one\n", "is not PO"),
     "a column of a page": ("a.html", b"", "has no columns"),
 }

@@ -125,6 +125,7 @@ def test_nothing_is_lost_of_what_is_no_document(text: str, rules: MarkupRules) -
     [
         '<!DOCTYPE html>\n<HTML lang=en>\n<head><title>The sea</title>\n<script>a < b || x("</p>")</script></head>',
         '<p class="a">One <b id=x data-y=\'"\'>two</b>, <i/>three&nbsp;&copy; &lt;four&gt;.</p>\n\n<td>five<td>six',
+        '<!DOCTYPE r [<!ENTITY x "a > b">\n<!ENTITY y "c">]>\n<p>one two</p>',
         "<p>&nbsp; one <b>two</b>&nbsp;</p>",
         '<a href="?a=1&amp;b=2" @click="go(a > b)" disabled>one</a>',
         "<p>one <b>two <i>three</b> four</i> five</p></div>",

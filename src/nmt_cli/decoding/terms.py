@@ -41,13 +41,13 @@ class Occurrence:
 class TermList:
     """Terms of the source language, each with one or several forms of its translation."""
 
-    def __init__(self, terms: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, terms: Mapping[str, str | Sequence[str]]) -> None:
         """`terms` has the forms of the translation of each term; none of these texts is blank."""
         self._targets: dict[Tokens, tuple[str, ...]] = {}
         lengths: dict[str, set[int]] = {}
         for source, targets in terms.items():
             tokens = tuple(_words(source.strip()))
-            self._targets[tokens] = tuple(targets)
+            self._targets[tokens] = (targets,) if isinstance(targets, str) else tuple(targets)
             lengths.setdefault(tokens[0], set()).add(len(tokens))
         self._lengths = {first: sorted(numbers) for first, numbers in lengths.items()}
 

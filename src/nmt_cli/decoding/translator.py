@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -84,7 +84,7 @@ class LineTranslator:
         copy_symbols: bool = False,
         markup: str | None = None,
         kept: Sequence[Sequence[Range]] | None = None,
-        terms: TermList | Sequence[TermList | None] | None = None,
+        terms: TermList | Mapping[str, str | Sequence[str]] | Sequence[TermList | None] | None = None,
         first_line: int = 1,
         **overrides: Unpack[DecodingOverrides],
     ) -> list[Translation]:
@@ -108,6 +108,7 @@ class LineTranslator:
         if is_text or not all(isinstance(text, str) for text in [*texts, *(prefix_texts or [])]):
             raise TypeError("translate takes lines, each of them a string: translate([text], prefixes=[beginning])")
         self._check_not_forked()
+        terms = TermList(terms) if isinstance(terms, Mapping) else terms
         terms = [terms] * len(texts) if isinstance(terms, TermList) else terms
         if markup is not None:
             check_markup(markup, prefix=prefixes is not None, word_scores=word_scores, alignments=alignments)

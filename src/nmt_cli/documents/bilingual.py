@@ -96,6 +96,7 @@ def xliff_parts(text: str, *, languages: LanguagePair, name: str) -> list[Part]:
     tree = _Tree(list(markup_tokens(text, XML)))
     roots = tree.named("xliff")
     _check_root(roots, "xliff", name=name)
+    _check_languages(tree, roots, languages, name=name)
     replaced: dict[int, tuple[int, list[Part]]] = {}
     for unit in tree.named(*_UNITS):
         source, target = tree.child(unit, "source"), tree.child(unit, "target")
@@ -165,6 +166,19 @@ def tmx_parts(text: str, *, languages: LanguagePair, name: str) -> list[Part]:
         message += f"; its languages are {', '.join(found)}" if found else ""
         raise DataError(message, where=name, hint="give a model of the other direction with -m, or another file")
     return tree.assembled(replaced)
+
+
+def _check_languages(tree: _Tree, roots: Sequence[int], languages: LanguagePair, *, name: str) -> None:
+    """Raise DataError if an XLIFF file names other languages than those of the model."""
+    for index in (*roots, *tree.named("file")):
+        for attributes, language, side in (
+            (("srcLang", "source-language"), languages.source, "from"),
+            (("trgLang", "target-language"), languages.target, "into"),
+        ):
+            code = next(filter(None, (_attribute(tree.tokens[index], attribute) for attribute in attributes)), "")
+            if code[:1].isalpha() and match_code(language, [code.replace("_", "-")]) is None:
+                message = f"{name} is to be translated {side} {code}, and this model translates {side} {language}"
+                raise DataError(message, where=name, hint="give a model of these languages with -m, or another file")
 
 
 def _check_root(roots: Sequence[int], root: str, *, name: str) -> None:

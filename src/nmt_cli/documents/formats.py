@@ -194,7 +194,7 @@ def read_document(
     elif ending == ".tmx":
         parts = tmx_parts(text, languages=languages, name=name)
     elif ending in (".po", ".pot"):
-        parts = po_parts(text, name=name)
+        parts = po_parts(text, languages=languages, name=name)
     elif ending in _DELIMITERS:
         parts = table_parts(text, column=column, delimiter=_DELIMITERS[ending], name=name)
     else:

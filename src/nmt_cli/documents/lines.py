@@ -12,9 +12,13 @@ from nmt_cli.documents.marked_text import MarkedText
 from nmt_cli.documents.markup import PLAIN, parse_markup, write_plain
 from nmt_cli.documents.parts import Block, Part, blocks_of
 from nmt_cli.errors import DataError
+from nmt_cli.languages import match_code
+from nmt_cli.recipe.schema import LanguagePair
 
 _LINE = re.compile(r"[^\r\n]+")
 _PO_STRINGS = r'"(?:[^"\\\n]|\\.)*"(?:\s*\n[ \t]*"(?:[^"\\\n]|\\.)*")*'
+# In the header, which is the translation of the empty text.
+_PO_LANGUAGE = re.compile(r'^"Language: *([A-Za-z][\w@-]*) *\\n"', re.M)
 _PO_FIELD = re.compile(
     rf"^(?P<name>msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)[ \t]*(?P<strings>{_PO_STRINGS})", re.M
 )
@@ -51,11 +55,16 @@ def _escaped(block: Block, escape: Callable[[str], str]) -> Block:
     return Block(block.text, lambda translation: escape(block.write(translation)))
 
 
-def po_parts(text: str, *, name: str) -> list[Part]:
+def po_parts(text: str, *, languages: LanguagePair, name: str) -> list[Part]:
     """The messages of a PO file or template without a translation, in the places of their translations.
 
-    Of plural forms the first is that of the singular, the others are those of the plural.
+    Of plural forms the first is that of the singular, the others are those of the plural. DataError if it is no PO
+    file, or one of another target language.
     """
+    language = _PO_LANGUAGE.search(text)
+    if language and match_code(languages.target, [language[1].replace("_", "-")]) is None:
+        message = f"{name} is to be translated into {language[1]}, and this model translates into {languages.target}"
+        raise DataError(message, where=name, hint="give a model of this language with -m, or another file")
     parts: list[Part] = []
     position = 0
     message = plural = ""
@@ -104,6 +113,9 @@ def table_parts(text: str, *, column: str | None, delimiter: str | None, name: s
         index = names.index(column)
     else:
         index = int(column or 1) - 1
+        if not 0 <= index < max(map(len, rows)):
+            message = f"{name} has {max(map(len, rows))} columns, and no number {column}"
+            raise DataError(message, where="--column", hint="count columns from 1: --column 1")
     parts: list[Part] = []
     position = 0
     for row in rows[has_names:]:

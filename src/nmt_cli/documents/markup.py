@@ -20,6 +20,8 @@ _TAG = re.compile(
     r"<(?P<slash>/?)(?P<name>[A-Za-z_][^\s<>/\"'=]*+)(?P<attributes>(?:[^<>\"']++|\"[^\"]*+\"|'[^']*+')*+)>"
 )
 _OTHER = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", ">"), ("<!", ">"))
+# With the entities that a document declares itself.
+_DOCTYPE = re.compile(r"<!doctype\b(?:[^\[>\"']++|\"[^\"]*+\"|'[^']*+')*+(?:\[.*?\]\s*+)?>", re.IGNORECASE | re.DOTALL)
 _NOT_TRANSLATED = re.compile(
     r"(?:^|\s)(?:translate\s*=\s*[\"']?no\b|mtype\s*=\s*[\"']protected|class\s*=\s*(?:\"[^\"]*\bnotranslate\b|'[^']*\bnotranslate\b|notranslate\b))",
     re.IGNORECASE,
@@ -71,7 +73,8 @@ class MarkupRules:
 
 
 HTML = MarkupRules("html", blocks=_HTML_BLOCKS, kept=_HTML_KEPT)
-XML = MarkupRules("xml", blocks=None)
+# What stands in these is code of other programs, as in XLIFF and TMX.
+XML = MarkupRules("xml", blocks=None, kept=_names("bpt ept it ph ut"))
 PLAIN = MarkupRules("plain", blocks=_HTML_BLOCKS, kept=_HTML_KEPT)
 MARKUP = {"html": HTML, "xml": XML}
 """The rules of usual markup, by its name."""
@@ -144,7 +147,7 @@ def block_writer(tokens: Sequence[Token], rules: MarkupRules) -> Callable[[Marke
         if token.kind == "text":
             for match in _REFERENCE.finditer(token.raw):
                 character = html.unescape(match[0])
-                if len(character) == 1 and character not in "&<>":
+                if len(character) == 1 and character not in "&<> \t\r\n":
                     references[character] = match[0]
 
     def escape(text: str) -> str:
@@ -178,6 +181,8 @@ def markup_tokens(text: str, rules: MarkupRules) -> Iterator[Token]:
 
 def _markup_at(text: str, position: int, unclosed: set[str], rules: MarkupRules) -> tuple[Token | None, int]:
     """The token of the markup at a position, if there is any, and its end. `unclosed` has the ends that do not come."""
+    if doctype := _DOCTYPE.match(text, position):
+        return Token("other", doctype[0]), doctype.end()
     for opening, closing in _OTHER:
         if text.startswith(opening, position):
             end = -1 if closing in unclosed else text.find(closing, position + len(opening))
