@@ -162,6 +162,8 @@ def test_elements_of_xml_with_text_beside_them_are_inline() -> None:
         ("a <b>very</b> old sea", "ein altes Meer", [(0, 0), (2, 1), (3, 2)], "ein <b>altes</b> Meer"),
         ("<b>all of it</b>", "alles", [], "<b>alles</b>"),
         ("<b>red <i>house</i></b> here", "hier rotes Haus", [(0, 1), (1, 2), (2, 0)], "hier <b>rotes <i>Haus</i></b>"),
+        # A tag on nothing but a mark.
+        ("one<b>.</b>", "eins.", [(0, 0)], "eins<b>.</b>"),
         ("one <img src=a> two", "zwei eins", [(0, 1), (1, 0)], "zwei <img src=a> eins"),
     ],
 )

@@ -253,6 +253,7 @@ class _Transfer:
         """The run of target units with the most words from the mark's words and the fewest others."""
         best, best_score = None, 0
         start, end, score, free = 0, 0, 0, (0, 0)
+        has_word = any(self._sources.is_word[own[0] : own[1]])
         for unit in sorted(chain.from_iterable(self._targets_of[own[0] : own[1]])):
             others = self._num_words[unit] - self._num_words[end]
             if not free[0] <= unit < free[1] or score <= others:
@@ -261,7 +262,7 @@ class _Transfer:
                     continue
             else:
                 score -= others
-            end, score = unit + 1, score + self._targets.is_word[unit]
+            end, score = unit + 1, score + (self._targets.is_word[unit] or not has_word)
             if score > best_score:
                 best, best_score = (start, end), score
         return best
@@ -281,9 +282,11 @@ class _Transfer:
         start, end = chosen
         first, last = self._free_around(start, parent)
         before, after = own
-        while start > first and not self._targets.is_word[start - 1] and not self._sources.is_word[before]:
+        while (
+            start > first and before < after and not (self._targets.is_word[start - 1] or self._sources.is_word[before])
+        ):
             start, before = start - 1, before + 1
-        while end < last and not self._targets.is_word[end] and not self._sources.is_word[after - 1]:
+        while end < last and before < after and not (self._targets.is_word[end] or self._sources.is_word[after - 1]):
             end, after = end + 1, after - 1
         return start, end
 
