@@ -25,7 +25,18 @@ from nmt_cli.memory import free_cpu_bytes
 # Packages by their names on PyPI: REQUIRED is always needed. By extra, EXTRAS has its purpose and the packages it adds.
 REQUIRED = (
     *("torch", "numpy", "sentencepiece", "sacrebleu", "sacremoses", "datasets", "pyarrow", "safetensors"),
-    *("huggingface-hub", "pydantic", "pyyaml", "jinja2", "rich", "typer", "zstandard", "lxml", "polib"),
+    *(
+        "huggingface-hub",
+        "pydantic",
+        "pyyaml",
+        "jinja2",
+        "rich",
+        "typer",
+        "zstandard",
+        "lxml",
+        "markdown-it-py",
+        "polib",
+    ),
     *("langcodes", "language-data", "regex", "filelock"),
 )
 EXTRAS: Mapping[str, tuple[str, tuple[str, ...]]] = {

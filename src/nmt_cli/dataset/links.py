@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from nmt_cli.dataset.data_manifest import TokenDtype
 from nmt_cli.dataset.prepared_data import PreparedData, Rows, TokenizedSide
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from nmt_cli.tokenization.word_numbers import WordNumbers
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Integers = NDArray[np.int64]
 LINKS = "links"
@@ -80,6 +82,8 @@ class WordLinks:
             tokens - (np.cumsum(rows[name]) - rows[name])[sentences]
             for tokens, name in ((tgt_tokens, "tgt_length"), (src_tokens, "src_length"))
         ]
+        import torch  # not at the top: the processes of `nmt prepare` need no torch
+
         places = torch.from_numpy(np.stack([sentences, *positions]))
         return TokenLinks(places, torch.from_numpy(shares.astype(np.float32)))
 

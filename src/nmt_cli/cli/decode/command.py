@@ -109,9 +109,9 @@ def decode(
         ),
     ] = None,
     stop_loops: Annotated[
-        bool,
+        bool | None,
         _search_option("--stop-loops", help="Nothing is repeated again and again, unless the source repeats it."),
-    ] = False,
+    ] = None,
     split_sentences: Annotated[
         str | None,
         _search_option(
@@ -253,7 +253,7 @@ def decode(
         "max_extra_tokens": max_extra_tokens,
         "min_tokens": min_tokens,
         "no_repeat_ngram": no_repeat_ngram,
-        "stop_loops": stop_loops or None,
+        "stop_loops": stop_loops,
         "split_sentences": split_sentences,
         "samples": samples,
         "temperature": temperature,
