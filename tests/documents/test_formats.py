@@ -318,6 +318,7 @@ def run(folder: Path, model: Path, *arguments: str) -> subprocess.CompletedProce
     return run_forked([*COMMAND, "-m", str(model), *arguments], cwd=folder)
 
 
+@pytest.mark.slow
 def test_a_killed_translation_of_a_document_continues(tmp_path: Path, model: Path) -> None:
     # A little more than the blocks that are translated together.
     lines = [f"<p>{sentence.replace(' ', ' <b>', 1)}</b></p>" for sentence in (SENTENCES * 3)[:1100]]
