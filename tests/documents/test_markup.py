@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nmt_cli.documents.kept_text import find_kept
 from nmt_cli.documents.marked_text import MarkedText
 from nmt_cli.documents.markup import HTML, XML, MarkupDocument, MarkupRules, parse_markup
 from nmt_cli.tokenization.pieces import Link
@@ -128,6 +129,7 @@ def test_nothing_is_lost_of_what_is_no_document(text: str, rules: MarkupRules) -
         '<!DOCTYPE r [<!ENTITY x "a > b">\n<!ENTITY y "c">]>\n<p>one two</p>',
         "<p>&nbsp; one <b>two</b>&nbsp;</p>",
         '<a href="?a=1&amp;b=2" @click="go(a > b)" disabled>one</a>',
+        "<b>one<br>two</b> <b>three</b>",
         "<p>one <b>two <i>three</b> four</i> five</p></div>",
         "<p>see <code>a < b</code>, <span translate=no>a <b>sea</b></span>, <em class='x notranslate'>sun</em></p>",
         "<ul>\n  <li>one</li>\n  <li><p>two</p></li>\n</ul>\n<!-- a <b> c -->",
@@ -182,7 +184,15 @@ def test_tags_stand_on_the_words_that_translate_theirs(
         "<!--" * 100_000,
         "<a <b>'" * 20_000 + "sea",
         "<pre>" * 10_000,
+        "<!doctype a[" * 10_000,
     ],
 )
 def test_markup_that_never_ends_takes_little_time(document: str) -> None:
     assert html.unescape(same(parse_markup(document, HTML))).count("<") == document.count("<")
+
+
+@pytest.mark.parametrize(
+    "text", ["{ " + "letters" * 10_000, "if (x) { return the value of " * 5_000, "a-" * 50_000, "a.b" * 50_000]
+)
+def test_addresses_and_placeholders_are_found_in_one_pass(text: str) -> None:
+    assert find_kept(text) == []

@@ -47,7 +47,7 @@ class TermList:
         lengths: dict[str, set[int]] = {}
         for source, targets in terms.items():
             tokens = tuple(_words(source.strip()))
-            self._targets[tokens] = (targets,) if isinstance(targets, str) else tuple(targets)
+            self._targets[tokens] = tuple(targets.split(_BETWEEN_FORMS) if isinstance(targets, str) else targets)
             lengths.setdefault(tokens[0], set()).add(len(tokens))
         self._lengths = {first: sorted(numbers) for first, numbers in lengths.items()}
 

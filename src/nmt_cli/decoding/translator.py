@@ -126,7 +126,7 @@ class LineTranslator:
             texts, prefix_texts, kept, terms, config=config, copy_symbols=copy_symbols, first_line=first_line
         )
         details = Details(piece_log_probs=word_scores, alignment=alignments)
-        # If equal texts are without_overlaps, all candidates are asked for, because some of the best may be equal.
+        # If equal texts are merged, all candidates are asked for, because some of the best may be equal.
         merge = mbr is None and not config.samples
         translations = self._sentences.translate(
             [one for line in lines_in_sentences for one in line.sentences if not one.is_copied],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import Protocol
 
+from nmt_cli.decompression import DECOMPRESSION_ERRORS
 from nmt_cli.documents.bilingual import tmx_parts, xliff_parts
 from nmt_cli.documents.lines import po_parts, table_parts, text_parts
 from nmt_cli.documents.markdown import markdown_parts
@@ -67,7 +67,7 @@ class TextDocument:
         """The file with other blocks, in its own encoding."""
         remaining = iter(blocks)
         text, *nested = [render_parts(parts, remaining) for parts in (self.parts, *self.nested)]
-        while nested and "\0" in text:  # one may be inside of another
+        for _ in nested:  # one may be inside of another
             text = re.sub("\0(\\d+)\0", lambda number: nested[int(number[1])], text)
         return self.encoding.encode(text, name=self.name)
 
@@ -210,7 +210,8 @@ def _read_archive(content: bytes, archive: _Archive, *, name: str, limits: Limit
         if archive.required not in opened.namelist():
             message = f"{name} has no {archive.required}, so it is not what its ending says"
             raise DataError(message, where=name, hint="give it its right ending, or save it again")
-        opened.testzip()
+        if (damaged := opened.testzip()) is not None:
+            raise zipfile.BadZipFile(f"{damaged} in it is damaged")
         for entry in entries:
             pattern = next((pattern for pattern in archive.rules if fnmatchcase(entry.filename, pattern)), None)
             if pattern is not None:
@@ -233,7 +234,7 @@ def _reading(content: bytes, *, name: str) -> Iterator[zipfile.ZipFile]:
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as opened:
             yield opened
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
+    except (*DECOMPRESSION_ERRORS, OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError) as error:
         message = f"{name} cannot be opened: {error}"
         hint = "save it again, without a password, or give it its right ending"
         raise DataError(message, where=name, hint=hint) from None

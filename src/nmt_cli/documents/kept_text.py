@@ -14,14 +14,15 @@ from nmt_cli.documents.marked_text import Mark, MarkedText, Range
 from nmt_cli.tokenization.pieces import Link
 
 # As in printf, Python, .NET, Ruby, shells and templates: %s, %1$s, %(n)d, %{n}, {0}, {name}, {{ x }}, ${x}, $1, $name.
+# Possessive: a brace that is never closed takes one pass.
 _PLACEHOLDER = (
     r"%\([^\s()]+\)[#0+-]*\d*(?:\.\d+)?[a-z]"
     r"|%(?:\d+\$)?[#0+-]*\d*(?:\.\d+)?(?:ll?|h|z)?[sdiufegxoc@](?![^\W_])"
-    r"|[%$#]?\{\{?(?: ?[^\s{}]+)* ?\}?\}"
+    r"|[%$#]?\{\{?(?: ?[^\s{}]++)*+ ?\}?\}"
     r"|\$(?:\d++(?![.,]\d)|[a-z_]\w*)"
 )
 _EMAIL = r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
-_URL = r"(?:https?://|(?<!\w)(?:[a-z][a-z+.-]*://|www\.))[^\s<>\"“”«»]+"
+_URL = r"(?:https?://|(?<!\w)(?:[a-z][a-z+.-]{0,30}+://|www\.))[^\s<>\"“”«»]+"
 _KEPT = re.compile(rf"(?P<url>{_URL})|{_EMAIL}|{_PLACEHOLDER}", re.IGNORECASE)
 _OPENING = {")": "(", "]": "[", "}": "{"}
 

@@ -112,9 +112,9 @@ def table_parts(text: str, *, column: str | None, delimiter: str | None, name: s
             raise DataError(message if column is None else f"{message}, and no {column}", where="--column", hint=hint)
         index = names.index(column)
     else:
-        index = int(column or 1) - 1
-        if not 0 <= index < max(map(len, rows)):
-            message = f"{name} has {max(map(len, rows))} columns, and no number {column}"
+        index, num_columns = int(column or 0) - 1, max(map(len, rows), default=0)
+        if not 0 <= index < num_columns:
+            message = f"{name} has {num_columns} columns, and no number {column}"
             raise DataError(message, where="--column", hint="count columns from 1: --column 1")
     parts: list[Part] = []
     position = 0

@@ -10,6 +10,7 @@ import html
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
 from nmt_cli.documents.marked_text import Mark, MarkedText
@@ -22,6 +23,7 @@ _TAG = re.compile(
 _OTHER = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", ">"), ("<!", ">"))
 # With the entities that a document declares itself.
 _DOCTYPE = re.compile(r"<!doctype\b(?:[^\[>\"']++|\"[^\"]*+\"|'[^']*+')*+(?:\[.*?\]\s*+)?>", re.IGNORECASE | re.DOTALL)
+_DOCTYPE_BEGINS = "<!doctype"
 _NOT_TRANSLATED = re.compile(
     r"(?:^|\s)(?:translate\s*=\s*[\"']?no\b|mtype\s*=\s*[\"']protected|class\s*=\s*(?:\"[^\"]*\bnotranslate\b|'[^']*\bnotranslate\b|notranslate\b))",
     re.IGNORECASE,
@@ -113,6 +115,12 @@ def parse_markup(text: str, rules: MarkupRules) -> MarkupDocument:
     tokens = list(markup_tokens(text, rules))
     pairs = matching_tags(tokens)
     is_inline = _inline_by_structure(tokens, pairs) if rules.blocks is None else {}
+    is_block = [bool(one.name) and _is_block(one, index, pairs, rules, is_inline) for index, one in enumerate(tokens)]
+    # An element around blocks is one, too.
+    num_blocks = [0, *accumulate(is_block)]
+    for start, end in pairs.items():
+        if start < end and num_blocks[start + 1] < num_blocks[end] and tokens[start].name not in rules.inline:
+            is_block[start] = is_block[end] = True
     write = block_writer(tokens, rules)
     parts: list[Part] = []
     line: list[int] = []  # the tokens of the block that has begun
@@ -125,7 +133,7 @@ def parse_markup(text: str, rules: MarkupRules) -> MarkupDocument:
             line = []
             end = index + 1
             parts += [_CDATA, *parse_markup(token.raw[len(_CDATA) : -3], PLAIN).parts, "]]>"]
-        elif token.name and _is_block(token, index, pairs, rules, is_inline):
+        elif is_block[index]:
             parts += block_parts(tokens, line, pairs, rules, write)
             line = []
             end = index + 1 if kept_end is None else kept_end + 1
@@ -181,8 +189,10 @@ def markup_tokens(text: str, rules: MarkupRules) -> Iterator[Token]:
 
 def _markup_at(text: str, position: int, unclosed: set[str], rules: MarkupRules) -> tuple[Token | None, int]:
     """The token of the markup at a position, if there is any, and its end. `unclosed` has the ends that do not come."""
-    if doctype := _DOCTYPE.match(text, position):
-        return Token("other", doctype[0]), doctype.end()
+    if text[position : position + len(_DOCTYPE_BEGINS)].lower() == _DOCTYPE_BEGINS and _DOCTYPE_BEGINS not in unclosed:
+        if doctype := _DOCTYPE.match(text, position):
+            return Token("other", doctype[0]), doctype.end()
+        unclosed.add(_DOCTYPE_BEGINS)
     for opening, closing in _OTHER:
         if text.startswith(opening, position):
             end = -1 if closing in unclosed else text.find(closing, position + len(opening))
@@ -334,7 +344,7 @@ class _LineBuilder:
                 continue
             pair = self._pairs.get(index, -1)
             if token.kind == "text":
-                self.translated_text += token.raw
+                self.translated_text += self._as_text(token.raw)
                 self._add(self._as_text(token.raw))
             elif token.kind == "open" and pair in is_on_line and _is_kept(token, self._rules):
                 start_of_kept, end_of_kept, kept_text = index, pair, ""

@@ -96,7 +96,8 @@ def _encoding_of(content: bytes, *, name: str) -> Encoding:
     label = (declared[1] or declared[2] or declared[3]).decode() if declared else "utf-8"
     try:
         codec = codecs.lookup(label).name
-    except LookupError:
+        b"".decode(codec)  # not of a codec such as hex, which is none of text
+    except (LookupError, UnicodeError):
         if label == "CHARSET":  # of a template of gettext
             return Encoding("utf-8")
         hint = "convert the file to UTF-8, and write UTF-8 where it names its encoding"

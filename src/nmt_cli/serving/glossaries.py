@@ -90,7 +90,7 @@ class GlossaryStore:
 
     def of(self, owner: KeyOwner) -> list[Glossary]:
         """The glossaries of an owner, the oldest first."""
-        own = [glossary for glossary in self._by_id.values() if glossary.owner == owner.name]
+        own = [glossary for glossary in list(self._by_id.values()) if glossary.owner == owner.name]
         return sorted(own, key=lambda glossary: glossary.created)
 
     def find(self, glossary_id: str, owner: KeyOwner) -> Glossary:
