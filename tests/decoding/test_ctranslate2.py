@@ -21,10 +21,9 @@ from nmt_cli.decoding.ctranslate2 import engine as ctranslate2_engine
 from nmt_cli.decoding.ctranslate2 import model as ctranslate2_model
 from nmt_cli.decoding.ctranslate2.engine import CTranslate2Engine
 from nmt_cli.decoding.engine import Engine, open_engine, with_overrides
-from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
+from nmt_cli.decoding.search.hypotheses import Details, SourceSentence
 from nmt_cli.decoding.terms import TermList
-from nmt_cli.decoding.translator import LineTranslator
-from nmt_cli.errors import ModelError, UsageError
+from nmt_cli.errors import ModelError
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.scoring.forced_decoding import ForcedDecoder
@@ -103,7 +102,7 @@ def test_no_ngram_occurs_twice_and_scores_stay_exact(tmp_path: Path, beam: int) 
         assert one.log_prob == pytest.approx(forced, abs=1e-3)
 
 
-def test_a_search_that_stops_loops_has_no_three_pieces_twice_and_terms_are_refused(tmp_path: Path) -> None:
+def test_a_search_that_stops_loops_has_no_three_pieces_twice(tmp_path: Path) -> None:
     biased_model(tmp_path, specials=0.0, eos=-50.0)
     engine = opened(tmp_path / "model")
     sources = [SourceSentence(row) for row in reference.random_rows(1, count=8, vocab=300, longest=5)]
@@ -115,9 +114,14 @@ def test_a_search_that_stops_loops_has_no_three_pieces_twice_and_terms_are_refus
     has_cycle = re.compile(r"((?:<\d+>)+?)\1\1\1")
     assert any(map(has_cycle.search, texts[0]))
     assert not any(map(has_cycle.search, texts[1]))
-    with pytest.raises(UsageError) as error:
-        LineTranslator(engine).translate(["the old sea"], terms=TermList({"sea": ["Meer"]}))
-    assert error.value.setting == "terms"
+
+
+def test_terms_are_in_the_translation(trained: Path) -> None:
+    translator = Translator.from_pretrained(trained, engine="ctranslate2")
+    terms = TermList({"dog": ["Köter"]})
+    (translation,) = translator.translate(["the dog sees a house"], terms=terms)
+    assert "Köter" in translation.text.split()
+    assert translation.unmet_terms == ()
 
 
 def test_no_penalty_is_none(tmp_path: Path) -> None:
@@ -197,10 +201,7 @@ def test_in_int8_short_pairs_are_not_scored_or_aligned_with_long_ones(tmp_path: 
     engine = CTranslate2Engine(tmp_path / "model", precision="int8")
     lengths = [3 + place * 7 % 30 for place in range(40)]
     rows = [[20] * length for length in lengths]
-    pairs = [
-        (ctranslate2_engine._Sentence(engine.source.pieces(row), [], 99), Hypothesis(other, 0.0, 0.0))
-        for row, other in zip(rows, rows[7:] + rows[:7], strict=True)
-    ]
+    pairs = [(engine.source.pieces(row), other) for row, other in zip(rows, rows[7:] + rows[:7], strict=True)]
     widths: list[set[tuple[bool, bool]]] = []
 
     def score(sources: list[list[str]], targets: list[list[str]], **options: Any) -> Any:
@@ -211,7 +212,7 @@ def test_in_int8_short_pairs_are_not_scored_or_aligned_with_long_ones(tmp_path: 
     found = list(engine._run_on_pairs(score, pairs, config=engine.decoding))
     assert all(len(some) == 1 for some in widths)
     assert len(set.union(*widths)) == 4
-    assert [len(one.log_probs) for one in found] == [1 + len(hypothesis.ids) for _, hypothesis in pairs]
+    assert [len(one.log_probs) for one in found] == [1 + len(ids) for _, ids in pairs]
 
 
 def test_a_model_is_converted_once_and_anew_when_it_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,120 +5,17 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from nmt_cli.api import Translator
-from nmt_cli.decoding.search.hypotheses import SourceSentence, Term
+from nmt_cli.decoding.placed_terms import beginnings_with_terms
 from nmt_cli.decoding.terms import TermList, missing_terms
 from nmt_cli.errors import DataError, UsageError
+from nmt_cli.tokenization.pieces import Link
 from tests.artifacts.builders import save_tiny, tiny_recipe
-from tests.decoding import reference
-from tests.decoding.reference import (
-    assert_same,
-    decoding,
-    gnmt,
-    in_float64,
-    random_model,
-    random_rows,
-    search,
-)
 from tests.decoding.trained import TEST
-
-VOCAB = 7
-ENDS_WORD = torch.tensor([False, False, False, True, True, False, False])  # EOS and piece 4 begin no part of a word
-
-
-def term(*alternatives: Sequence[int], may_follow: torch.Tensor | None = None) -> Term:
-    return Term(tuple(map(tuple, alternatives)), may_follow)
-
-
-def has_terms(ids: Sequence[int], terms: Sequence[Term]) -> bool:
-    """Whether the ids have each term at a place of its own: tried one after another in all ways."""
-
-    def is_met(number: int, taken: frozenset[int]) -> bool:
-        if number == len(terms):
-            return True
-        may_follow = terms[number].may_follow
-        for row in terms[number].alternatives:
-            for start in range(len(ids) - len(row) + 1):
-                end, place = start + len(row), frozenset(range(start, start + len(row)))
-                ends_well = may_follow is None or end == len(ids) or bool(may_follow[ids[end]])
-                if (
-                    tuple(ids[start:end]) == row
-                    and ends_well
-                    and not place & taken
-                    and is_met(number + 1, taken | place)
-                ):
-                    return True
-        return False
-
-    return is_met(0, frozenset())
-
-
-@pytest.mark.parametrize(
-    "terms",
-    [
-        [term([6])],
-        [term([5, 4], [6, 6, 4])],
-        [term([4, 5]), term([6])],
-        [term([6]), term([6])],  # the same term twice
-        [term([5], may_follow=ENDS_WORD)],
-        [term([5], [6], may_follow=ENDS_WORD), term([4])],
-    ],
-)
-def test_a_beam_that_keeps_every_prefix_is_exhaustive_search_with_terms(terms: list[Term]) -> None:
-    limit, source = 5, [5, 6]
-    model = random_model(1, vocab=VOCAB, sharpness=2)
-    found = reference.all_translations(in_float64(model), source, vocab=VOCAB, limit=limit)
-    scored = [replace(one, score=one.log_prob / gnmt(0.6)(min(len(one.ids) + 1, limit))) for one in found]
-    allowed = sorted((one for one in scored if has_terms(one.ids, terms)), key=lambda one: -one.score)
-    assert len(allowed) < len(scored)
-    config = decoding(beam=3**limit, max_extra_tokens=3)
-    assert_same(search([model], [SourceSentence(source, terms=tuple(terms))], config=config, nbest=9), [allowed[:9]])
-
-
-def sources_with_terms(count: int) -> list[SourceSentence]:
-    """Random sources; every third has no term, and the others have up to four of one to three pieces."""
-    rows = random_rows(8, count=count, vocab=40, longest=9)
-    pieces = iter(torch.randint(4, 40, (count * 12,), generator=torch.Generator().manual_seed(8)).tolist())
-    return [
-        SourceSentence(
-            row,
-            key=str(number),
-            terms=tuple(
-                term([next(pieces) for _ in range(1 + place % 3)], [next(pieces)]) for place in range(number % 3 * 2)
-            ),
-        )
-        for number, row in enumerate(rows)
-    ]
-
-
-@pytest.mark.parametrize("beam", [1, 4])
-def test_terms_are_met_whatever_the_batch_and_change_no_other_sentence(beam: int) -> None:
-    model = random_model(6, vocab=40, sharpness=2)
-    sources, config = sources_with_terms(40), decoding(beam=beam, max_extra_tokens=30)
-    together = search([model], sources, config=config)
-    for source, (found,) in zip(sources, together, strict=True):
-        assert has_terms(found.ids, source.terms)
-        forced = reference.forced_log_prob(model, source.ids, found.ids, limit=len(source.ids) + 30)
-        assert found.log_prob == pytest.approx(forced, abs=1e-4)
-    for number in (0, 4, 11, 39):
-        assert_same(search([model], [sources[number]], config=config), [together[number]])
-    plain = [source for source in sources if not source.terms]
-    free = search([model], plain, config=config)
-    assert free == [found for source, found in zip(sources, together, strict=True) if not source.terms]
-
-
-def test_at_the_limit_the_translation_with_the_most_terms_wins() -> None:
-    model = random_model(6, vocab=40, sharpness=2)
-    long, short, other = term([30, 31, 32, 33]), term([20, 21]), term([25])
-    source = SourceSentence([5, 6], terms=(long, short, other))
-    (found,), *_ = search([model], [source], config=decoding(max_extra_tokens=1))  # three pieces: no room for the first
-    assert has_terms(found.ids, [short, other])
 
 
 def table(tmp_path: Path, text: str, name: str = "terms.tsv") -> Path:
@@ -197,6 +94,38 @@ def test_a_hundred_thousand_terms_are_quick(tmp_path: Path) -> None:
     text = " ".join(f"and the term {number} of {number % 97}" for number in range(0, 100_000, 50))
     assert len(terms.find(text)) == 2000
     assert time.process_time() - started < 20
+
+
+SOURCE, FREE = "the dog sees a bicycle", "der Hund sieht ein Fahrrad."
+
+
+def linked(*pairs: tuple[str, str]) -> list[Link]:
+    """Links between words of `SOURCE` and `FREE`."""
+    return [
+        Link(start := SOURCE.index(source), start + len(source), other := FREE.index(target), other + len(target))
+        for source, target in pairs
+    ]
+
+
+@pytest.mark.parametrize(
+    ("terms", "num_more", "expected"),
+    [
+        ({"bicycle": ["Velo"]}, 0, ["der Hund sieht ein Velo"]),
+        ({"bicycle": ["Velo"]}, 1, ["der Hund sieht ein Velo."]),
+        ({"dog": ["Köter"], "bicycle": ["Velo"]}, 0, ["der Köter sieht ein Velo"]),
+        ({"dog": ["Hunde", "Köter"]}, 1, ["der Hunde sieht", "der Köter sieht"]),
+        ({"the dog": ["Bello"]}, 0, ["Bello"]),
+        ({"a": ["(irgend)ein"]}, 0, ["der Hund sieht (irgend)ein"]),  # no link: after the word before
+        ({"dog": ["Hund"], "sees": ["schaut"]}, 0, ["der Hund schaut"]),
+        ({"the": ["dieser"]}, 0, ["dieser"]),
+    ],
+)
+def test_missing_terms_take_the_places_of_the_words_that_translate_theirs(
+    terms: dict[str, Sequence[str]], num_more: int, expected: list[str]
+) -> None:
+    links = linked(("the", "der"), ("dog", "Hund"), ("sees", "sieht"), ("bicycle", "Fahrrad"))
+    found = TermList(terms).find(SOURCE)
+    assert [*beginnings_with_terms(FREE, links, found, num_fixed=0, num_more=num_more)] == expected
 
 
 @pytest.fixture(scope="module")

@@ -43,8 +43,6 @@ class Engine(Protocol):
     # The server never batches shorter sources (tokens with EOS) with longer ones: in int8 they are rounded differently.
     # 0: all may be batched together.
     min_wide_tokens: int
-    # Whether the search takes the terms of a source.
-    takes_terms: bool
 
     def search(
         self, sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int, details: Details
@@ -53,6 +51,11 @@ class Engine(Protocol):
 
         UsageError if the engine does not support these settings.
         """
+
+    def align(
+        self, sources: Sequence[SourceSentence], nbest_lists: Sequence[Sequence[Hypothesis]], *, config: DecodingConfig
+    ) -> list[list[Hypothesis]]:
+        """The hypotheses of each source with their alignments."""
 
 
 def open_engine(

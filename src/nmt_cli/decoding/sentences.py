@@ -1,20 +1,23 @@
-"""Sentences to their translations: in one search or, where the first one changed what must stay, in a second one."""
+"""Sentences to their translations: in one search, and in more if the first one lacks or changed what must be there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from nmt_cli.decoding.engine import Engine
-from nmt_cli.decoding.search.hypotheses import Details, Hypothesis
+from nmt_cli.decoding.placed_terms import beginnings_with_terms
+from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
 from nmt_cli.decoding.search.repetition import has_loop
-from nmt_cli.decoding.term_encoder import TermEncoder
 from nmt_cli.decoding.terms import Occurrence, missing_terms
 from nmt_cli.decoding.translation import LineSentence, Translation, in_one_line
 from nmt_cli.documents.kept_text import WithoutKept, links_to_copies
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.casing import written_in
-from nmt_cli.tokenization.pieces import piece_links, word_alignment, word_log_probs
+from nmt_cli.tokenization.pieces import Link, piece_links, word_alignment, word_log_probs
+
+_Ranked = list[tuple[Hypothesis, str]]
+_SEARCHES_FOR_TERMS = 3  # at most, after the one without terms
 
 
 class SentenceTranslator:
@@ -22,7 +25,6 @@ class SentenceTranslator:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._term_encoder = TermEncoder(engine.target)
 
     def translate(
         self, sentences: Sequence[LineSentence], *, config: DecodingConfig, nbest: int, details: Details
@@ -35,9 +37,11 @@ class SentenceTranslator:
         """
         free = config.model_copy(update={"stop_loops": False})
         sources = [one.source for one in sentences]
-        found = self._with_texts(self._engine.search(sources, config=free, nbest=nbest, details=details))
         terms_of = [[] if one.terms is None else one.terms.find(one.text) for one in sentences]
-        self._search_again(found, sentences, terms_of, config=config, nbest=nbest, details=details)
+        found = self._with_texts(self._engine.search(sources, config=free, nbest=nbest, details=details))
+        if config.stop_loops:
+            self._stop_loops(found, sentences, config=config, nbest=nbest, details=details)
+        self._place_terms(found, sentences, terms_of, config=config, nbest=nbest, details=details)
         translations: list[list[Translation]] = []
         changed: dict[int, WithoutKept] = {}
         for index, (sentence, terms, hypotheses) in enumerate(zip(sentences, terms_of, found, strict=True)):
@@ -61,9 +65,34 @@ class SentenceTranslator:
             for sentence, ranked in zip(sentences, translations, strict=True)
         ]
 
-    def _search_again(
+    def _stop_loops(
         self,
-        found: list[list[tuple[Hypothesis, str]]],
+        found: list[_Ranked],
+        sentences: Sequence[LineSentence],
+        *,
+        config: DecodingConfig,
+        nbest: int,
+        details: Details,
+    ) -> None:
+        """Replace what was found, if it has a loop, by what a search finds that stops loops.
+
+        If there still is a loop after this, the source no longer allows any repetition.
+        """
+        for may_not_repeat in (False, True):
+            bound = {
+                index: replace(sentence.source, may_not_repeat=may_not_repeat)
+                for index, (sentence, ranked) in enumerate(zip(sentences, found, strict=True))
+                if any(has_loop(sentence.text, text) for _, text in ranked)
+            }
+            if not bound:
+                return
+            again = self._engine.search(list(bound.values()), config=config, nbest=nbest, details=details)
+            for index, ranked in zip(bound, self._with_texts(again), strict=True):
+                found[index] = ranked
+
+    def _place_terms(
+        self,
+        found: list[_Ranked],
         sentences: Sequence[LineSentence],
         terms_of: Sequence[Sequence[Occurrence]],
         *,
@@ -71,24 +100,66 @@ class SentenceTranslator:
         nbest: int,
         details: Details,
     ) -> None:
-        """Replace what was found, if it has a loop or lacks a term, by what a bound search finds.
+        """Replace what was found, if it lacks terms, by what searches find that begin with them in their places.
 
-        If there still is a loop after this, the source no longer allows any repetition.
+        The first search goes on after the last of these terms. It may make this term part of a longer word, or lose one
+        that stood behind it. So later searches begin with the next words, too, and choose from the whole beam.
         """
-        for is_last in (False, True):
-            bound = {}
-            for index, (sentence, terms, ranked) in enumerate(zip(sentences, terms_of, found, strict=True)):
-                loops = config.stop_loops and any(has_loop(sentence.text, text) for _, text in ranked)
-                if loops or (not is_last and terms and any(missing_terms(terms, text) for _, text in ranked)):
-                    encoded = tuple(map(self._term_encoder.encode, terms))
-                    bound[index] = replace(sentence.source, terms=encoded, may_not_repeat=is_last)
-            if not bound:
+        lacking: dict[int, int] = {}
+        for index, terms in enumerate(terms_of):
+            if terms:
+                lacking[index], found[index] = _with_most_terms(terms, found[index])
+        for num_more in range(_SEARCHES_FOR_TERMS):
+            to_mend = {index: found[index][0] for index, number in lacking.items() if number}
+            begun = self._begin_with_terms(to_mend, sentences, terms_of, num_more=num_more, config=config)
+            if not begun:
                 return
-            again = self._engine.search(list(bound.values()), config=config, nbest=nbest, details=details)
-            for index, ranked in zip(bound, self._with_texts(again), strict=True):
-                found[index] = ranked
+            again = self._engine.search(
+                [source for _, source in begun],
+                config=config,
+                nbest=config.num_candidates if num_more else nbest,
+                details=details,
+            )
+            choices: dict[int, _Ranked] = {}
+            for (index, _), ranked in zip(begun, self._with_texts(again), strict=True):
+                choices.setdefault(index, []).extend(ranked)
+            for index, hypotheses in choices.items():
+                number, best = _with_most_terms(terms_of[index], hypotheses)
+                if number < lacking[index]:
+                    lacking[index] = number
+                    found[index] = sorted(best, key=lambda one: -one[0].score)[:nbest]
 
-    def _with_texts(self, nbest_lists: Sequence[Sequence[Hypothesis]]) -> list[list[tuple[Hypothesis, str]]]:
+    def _begin_with_terms(
+        self,
+        found: Mapping[int, tuple[Hypothesis, str]],
+        sentences: Sequence[LineSentence],
+        terms_of: Sequence[Sequence[Occurrence]],
+        *,
+        num_more: int,
+        config: DecodingConfig,
+    ) -> list[tuple[int, SourceSentence]]:
+        """Sources to search, by the indices of their sentences, with the beginnings of a translation that has terms."""
+        sources = [sentences[index].source for index in found]
+        aligned = self._engine.align(sources, [[hypothesis] for hypothesis, _ in found.values()], config=config)
+        beginnings: list[tuple[int, str]] = []
+        for (index, (_, text)), source, ranked in zip(found.items(), sources, aligned, strict=True):
+            links = self._links(sentences[index], ranked[0], text)
+            (before,) = self._engine.target.decode([source.prefix]) if source.prefix else [""]
+            texts = beginnings_with_terms(text, links, terms_of[index], num_fixed=len(before), num_more=num_more)
+            beginnings += [(index, beginning) for beginning in texts]
+        rows = self._engine.target.encode_raw([beginning for _, beginning in beginnings])
+        return [
+            (index, replace(sentences[index].source, prefix=ids))
+            for (index, _), ids in zip(beginnings, rows, strict=True)
+            if len(ids) < self._engine.max_positions
+        ]
+
+    def _links(self, sentence: LineSentence, hypothesis: Hypothesis, text: str) -> list[Link]:
+        source_pieces = self._engine.source.pieces(sentence.source.ids)
+        target_pieces = self._engine.target.pieces(hypothesis.ids)
+        return piece_links(source_pieces, target_pieces, hypothesis.alignment, (sentence.text, text))
+
+    def _with_texts(self, nbest_lists: Sequence[Sequence[Hypothesis]]) -> list[_Ranked]:
         ids = [hypothesis.ids for ranked in nbest_lists for hypothesis in ranked]
         texts = iter(self._engine.target.decode(ids))
         return [[(hypothesis, in_one_line(next(texts))) for hypothesis in ranked] for ranked in nbest_lists]
@@ -113,16 +184,21 @@ class SentenceTranslator:
         translation = replace(translation, links=tuple(copies))
         if not (details.piece_log_probs or details.alignment):
             return translation
-        target_pieces = self._engine.target.pieces(hypothesis.ids)
         if details.piece_log_probs:
-            scores = word_log_probs(target_pieces, hypothesis.piece_log_probs)
+            scores = word_log_probs(self._engine.target.pieces(hypothesis.ids), hypothesis.piece_log_probs)
             translation = replace(translation, word_log_probs=tuple(scores))
         if details.alignment:
-            source_pieces = self._engine.source.pieces(sentence.source.ids)
-            links = piece_links(source_pieces, target_pieces, hypothesis.alignment, (sentence.text, text))
+            links = self._links(sentence, hypothesis, text)
             alignment = word_alignment(links, sentence.text, text)
             translation = replace(translation, links=(*links, *copies), alignment=tuple(alignment))
         return translation
+
+
+def _with_most_terms(terms: Sequence[Occurrence], hypotheses: _Ranked) -> tuple[int, _Ranked]:
+    """The fewest terms that one of the hypotheses lacks, and those that lack no more."""
+    numbers = [len(missing_terms(terms, text)) for _, text in hypotheses]
+    fewest = min(numbers)
+    return fewest, [one for one, number in zip(hypotheses, numbers, strict=True) if number == fewest]
 
 
 def _put_back(without: WithoutKept, translation: Translation) -> Translation:

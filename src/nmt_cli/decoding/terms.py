@@ -16,6 +16,7 @@ from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
 from nmt_cli.text_encoding import check_encoding, not_utf8_error
+from nmt_cli.tokenization.casing import Range
 from nmt_cli.tokenization.sentence_splitting import split_sentences
 
 _BETWEEN_FORMS = "|"
@@ -104,7 +105,7 @@ class TermList:
         A term is whole words, or characters of a script without spaces. It stands as it is in the list, or with a
         capital letter at the beginning of a sentence; there its translation may have one, too.
         """
-        tokens = list(_tokens(text))
+        tokens = list(tokens_of(text))
         words = [token.text for token in tokens]
         found: dict[range, tuple[str, ...]] = {}
         first_letters: set[int] | None = None
@@ -134,33 +135,41 @@ class TermList:
 
 def missing_terms(occurrences: Sequence[Occurrence], translation: str) -> list[int]:
     """The indices of the terms that a translation lacks; a place in it counts for one of them."""
-    words = _words(translation) if occurrences else []
+    met = places_of_terms(occurrences, translation)
+    return [index for index in range(len(occurrences)) if index not in met]
+
+
+def places_of_terms(occurrences: Sequence[Occurrence], translation: str) -> dict[int, Range]:
+    """Where a translation has the terms that it has, by their indices; the longest terms choose first."""
+    tokens = list(tokens_of(translation)) if occurrences else []
+    words = [token.text for token in tokens]
     forms = [sorted((_words(form) for form in one.targets), key=len, reverse=True) for one in occurrences]
     taken: set[int] = set()
-    missing = []
+    met: dict[int, Range] = {}
     for index in sorted(range(len(forms)), key=lambda index: -len(forms[index][0])):
         free_places = (place for form in forms[index] for place in _places(words, form) if taken.isdisjoint(place))
-        if (place := next(free_places, None)) is None:
-            missing.append(index)
-        else:
+        if (place := next(free_places, None)) is not None:
             taken.update(place)
-    return sorted(missing)
+            met[index] = (tokens[place.start].start, tokens[place.stop - 1].end)
+    return met
 
 
-class _Token(NamedTuple):
+class TermToken(NamedTuple):
+    """A word, a single character, a mark, or white space as one space, and where it stands in a text."""
+
     text: str
     start: int
     end: int
 
 
-def _tokens(text: str) -> Iterator[_Token]:
+def tokens_of(text: str) -> Iterator[TermToken]:
     """The words, single characters and marks of a text, and a space for any white space."""
     for match in _TOKEN.finditer(text):
-        yield _Token(" " if match[0].isspace() else match[0], *match.span())
+        yield TermToken(" " if match[0].isspace() else match[0], *match.span())
 
 
 def _words(text: str) -> list[str]:
-    return [token.text for token in _tokens(text)]
+    return [token.text for token in tokens_of(text)]
 
 
 def _places(words: Sequence[str], tokens: Sequence[str]) -> Iterator[range]:

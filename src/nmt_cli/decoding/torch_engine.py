@@ -36,7 +36,6 @@ class TorchEngine:
 
     name = "torch"
     min_wide_tokens = 0
-    takes_terms = True
 
     def __init__(self, loaded: Sequence[LoadedModel], *, device: torch.device, precision: TorchPrecision) -> None:
         """The first model gives the settings; all have the same vocabularies, and are on `device`."""
@@ -83,17 +82,17 @@ class TorchEngine:
         lengths = [source.length for source in sources]
         nbest_lists = self._batches.map(search, sources, lengths, config=config, empty=[EMPTY_HYPOTHESIS])
         if details.alignment:
-            nbest_lists = self._align(sources, nbest_lists, config=config)
+            nbest_lists = self.align(sources, nbest_lists, config=config)
         self._searched += len(sources)
         if self._searched >= _RETURN_EVERY and self._device.type == "cpu":
             self._searched = 0
             return_freed_memory()
         return nbest_lists
 
-    def _align(
-        self, sources: Sequence[SourceSentence], nbest_lists: list[list[Hypothesis]], *, config: DecodingConfig
+    def align(
+        self, sources: Sequence[SourceSentence], nbest_lists: Sequence[Sequence[Hypothesis]], *, config: DecodingConfig
     ) -> list[list[Hypothesis]]:
-        """The hypotheses with their alignments."""
+        """The hypotheses of each source with their alignments."""
         pairs = [
             (source.ids, hypothesis.ids)
             for source, ranked in zip(sources, nbest_lists, strict=True)

@@ -31,8 +31,6 @@ from nmt_cli.text_encoding import check_characters
 from nmt_cli.tokenization.casing import CasedText, as_sentence
 from nmt_cli.tokenization.sentence_splitting import LineSplitter, SplitText, has_letters
 
-_WITHOUT_TERMS = "leave out `terms`, or take a beam search with `engine: torch`"
-
 
 class LineTranslator:
     """Translates lines of raw text with one engine."""
@@ -120,8 +118,9 @@ class LineTranslator:
             return [_joined(document, [next(blocks) for _ in document.blocks]) for document in documents]
         config = with_overrides(config or self._engine.decoding, overrides)
         check_num_candidates(nbest, config=config, vocab=self._engine.target.vocab_size, mbr=mbr)
-        if terms is not None and (problem := self._problem_of_terms(config)) is not None:
-            raise UsageError(f"{problem}, so there are no terms in it", setting="terms", hint=_WITHOUT_TERMS)
+        if terms is not None and config.samples:
+            message = "samples are drawn piece by piece, so there are no terms in them"
+            raise UsageError(message, setting="terms", hint="leave out `terms`, or take a beam: `samples: 0`")
         lines_in_sentences = self._split(
             texts, prefix_texts, kept, terms, config=config, copy_symbols=copy_symbols, first_line=first_line
         )
@@ -184,12 +183,6 @@ class LineTranslator:
         if is_torch_on_cpu:
             hint += "; or call torch.set_num_threads(1) in it first"
         raise UsageError("this process was forked after the model was opened", where=repr(self), hint=hint)
-
-    def _problem_of_terms(self, config: DecodingConfig) -> str | None:
-        """Why there can be no terms in a translation; None if there can."""
-        if config.samples:
-            return "samples are drawn piece by piece"
-        return None if self._engine.takes_terms else f"the engine {self.engine} has a search of its own"
 
     def _split(
         self,

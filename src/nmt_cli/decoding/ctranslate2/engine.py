@@ -57,7 +57,6 @@ class CTranslate2Engine:
 
     name = "ctranslate2"
     device = "cpu"
-    takes_terms = False
 
     def __init__(self, path: Path, *, precision: CTranslate2Precision) -> None:
         """Open a model directory, converted at first use into a hidden folder beside it, or a temporary one.
@@ -116,9 +115,8 @@ class CTranslate2Engine:
             sentence.hypotheses = sentence.hypotheses[:nbest]
         if details.piece_log_probs:
             self._score_again([s for s in searched if not s.hypotheses[0].piece_log_probs], config=config)
-        if details.alignment:
-            self._align(searched, config=config)
-        return [sentence.hypotheses for sentence in sentences]
+        nbest_lists = [sentence.hypotheses for sentence in sentences]
+        return self.align(sources, nbest_lists, config=config) if details.alignment else nbest_lists
 
     def _search_within_limits(self, sentences: Sequence[_Sentence], *, config: DecodingConfig) -> None:
         """Search each sentence up to its own limit.
@@ -216,13 +214,13 @@ class CTranslate2Engine:
         return batches
 
     def _run_on_pairs(
-        self, method: Callable[..., list[Any]], pairs: Sequence[tuple[_Sentence, Hypothesis]], *, config: DecodingConfig
+        self, method: Callable[..., list[Any]], pairs: Sequence[tuple[list[str], list[int]]], *, config: DecodingConfig
     ) -> Iterator[Any]:
         """The result of a method of CTranslate2 for each pair, computed in batches of similar length.
 
         The method takes sources and targets: `score_batch` scores these, and `translate_batch` is forced to begin so.
         """
-        texts = [[sentence.pieces, self.target.pieces(hypothesis.ids)] for sentence, hypothesis in pairs]
+        texts = [[source, self.target.pieces(ids)] for source, ids in pairs]
         sizes = [[len(source), len(target)] for source, target in texts]
         futures: dict[int, Any] = {}
         for batch in self._plan(list(map(max, sizes)), sizes, config=config):
@@ -235,7 +233,7 @@ class CTranslate2Engine:
 
     def _score_again(self, sentences: Sequence[_Sentence], *, config: DecodingConfig) -> None:
         """Replace log-probabilities by results of forced decoding, piece by piece, and rank the hypotheses again."""
-        pairs = [(sentence, hypothesis) for sentence in sentences for hypothesis in sentence.hypotheses]
+        pairs = [(sentence.pieces, hypothesis.ids) for sentence in sentences for hypothesis in sentence.hypotheses]
         results = self._run_on_pairs(self._translator.score_batch, pairs, config=config)
         for sentence in sentences:
             rescored = []
@@ -246,16 +244,21 @@ class CTranslate2Engine:
                 rescored.append(Hypothesis(hypothesis.ids, sum(log_probs), score, log_probs))
             sentence.hypotheses = sorted(rescored, key=lambda hypothesis: -hypothesis.score)
 
-    def _align(self, sentences: Sequence[_Sentence], *, config: DecodingConfig) -> None:
-        """Add the pairs of source and target pieces of each hypothesis.
+    def align(
+        self, sources: Sequence[SourceSentence], nbest_lists: Sequence[Sequence[Hypothesis]], *, config: DecodingConfig
+    ) -> list[list[Hypothesis]]:
+        """The hypotheses of each source with their alignments.
 
         This takes a forced greedy pass, because CTranslate2's beam search returns the attention of another sentence of
         the batch for the first piece.
         """
         pairs = [
-            (sentence, hypothesis) for sentence in sentences for hypothesis in sentence.hypotheses if hypothesis.ids
+            (self.source.pieces(source.ids), hypothesis.ids)
+            for source, ranked in zip(sources, nbest_lists, strict=True)
+            for hypothesis in ranked
+            if hypothesis.ids
         ]
-        longest = max((len(hypothesis.ids) for _, hypothesis in pairs), default=0)
+        longest = max((len(ids) for _, ids in pairs), default=0)
         method = partial(
             self._translator.translate_batch,
             beam_size=1,
@@ -264,13 +267,15 @@ class CTranslate2Engine:
             max_decoding_length=1 + longest,
         )
         results = self._run_on_pairs(method, pairs, config=config)
-        for sentence in sentences:
-            for rank, hypothesis in enumerate(sentence.hypotheses):
-                if hypothesis.ids:
-                    # A guided head aligns a piece where it is read.
-                    weights = torch.tensor(next(results).attention[0])[int(self._is_guided) :][: len(hypothesis.ids)]
-                    aligned = aligned_pieces(weights, is_guided=self._is_guided)
-                    sentence.hypotheses[rank] = replace(hypothesis, alignment=aligned)
+
+        def aligned(hypothesis: Hypothesis) -> Hypothesis:
+            if not hypothesis.ids:
+                return hypothesis
+            # A guided head aligns a piece where it is read.
+            weights = torch.tensor(next(results).attention[0])[int(self._is_guided) :][: len(hypothesis.ids)]
+            return replace(hypothesis, alignment=aligned_pieces(weights, is_guided=self._is_guided))
+
+        return [list(map(aligned, ranked)) for ranked in nbest_lists]
 
 
 @dataclass(slots=True)

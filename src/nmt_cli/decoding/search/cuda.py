@@ -100,7 +100,7 @@ class CudaSearch(Searcher):
         is_watched = config.no_repeat_ngram > 0 or config.stop_loops
         if config.samples or is_watched or config.for_searcher_alone or config.beam > MAX_BEAM:
             return False
-        if any(source.prefix or source.terms for source in sources):
+        if any(source.prefix for source in sources):
             return False
         # Each step needs enough candidates.
         return self._vocab >= 2 * config.beam + len(NEVER_GENERATED) and self._has_kernels

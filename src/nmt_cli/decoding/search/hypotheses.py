@@ -20,28 +20,15 @@ NodeArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
-    """What a translation must have once: one of several rows of pieces.
-
-    After its last piece comes the end, or a piece that `may_follow` [V]; None: any piece.
-    """
-
-    alternatives: tuple[tuple[int, ...], ...]
-    may_follow: Tensor | None
-
-
-@dataclass(frozen=True, slots=True)
 class SourceSentence:
     """A sentence to translate: its pieces without EOS, the first pieces of its translation, and a key for sampling.
 
-    The translation has each of the `terms`, as far as there is room. If it `may_not_repeat`, loops are stopped even
-    where the source has them.
+    If it `may_not_repeat`, loops are stopped even if the source has them.
     """
 
     ids: Sequence[int]
     prefix: Sequence[int] = field(default=())
     key: str = ""
-    terms: tuple[Term, ...] = ()
     may_not_repeat: bool = False
 
     @property

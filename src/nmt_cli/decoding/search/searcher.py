@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 
 from nmt_cli.decoding.search.beam import BeamSearch
-from nmt_cli.decoding.search.constrained import ConstrainedSearch, width_of
 from nmt_cli.decoding.search.ensemble import Ensemble
 from nmt_cli.decoding.search.greedy_and_sampling import GreedyOrSamplingSearch
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence, max_output_tokens
@@ -29,11 +28,8 @@ class Searcher:
         """The best hypotheses of each source, at most `nbest`, best first; beam 1 is greedy search.
 
         A hypothesis that reaches its sentence's limit is cut there and competes without EOS. Among equal scores the
-        hypothesis that was found first is better, then the one with the smaller piece id. A source with terms has a
-        beam of its own width; it is not sampled.
+        hypothesis that was found first is better, then the one with the smaller piece id.
         """
-        if any(source.terms for source in sources):
-            return self._search_by_width(sources, config=config, nbest=nbest)
         limits = self._limits(sources, config=config)
         with torch.inference_mode():
             ensemble = Ensemble(self._models, sources, config=config, device=self._device)
@@ -42,31 +38,6 @@ class Searcher:
             keys = [source.key for source in sources]
             found = GreedyOrSamplingSearch(ensemble, limits=limits, keys=keys, config=config, device=self._device).run()
         return [hypotheses[:nbest] for hypotheses in found]
-
-    def _search_by_width(
-        self, sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int
-    ) -> list[list[Hypothesis]]:
-        """The best hypotheses of sources of which some have terms; those with beams of equal width are together."""
-        widths = [width_of(source, beam=config.beam) if source.terms else 0 for source in sources]
-        found: dict[int, list[Hypothesis]] = {}
-        for width in sorted({*widths}):
-            numbers = [number for number, own in enumerate(widths) if own == width]
-            group = [sources[number] for number in numbers]
-            if width == 0:
-                results = self.search(group, config=config, nbest=nbest)
-            else:
-                with torch.inference_mode():
-                    results = ConstrainedSearch(
-                        Ensemble(self._models, group, config=config, device=self._device),
-                        group,
-                        limits=self._limits(group, config=config),
-                        config=config,
-                        nbest=nbest,
-                        vocabulary=self._models[0].target_vocab,
-                        device=self._device,
-                    ).run()
-            found |= zip(numbers, results, strict=True)
-        return [found[number] for number in range(len(sources))]
 
     def free_memory(self) -> None:
         """Give back what is kept for later searches: nothing here."""

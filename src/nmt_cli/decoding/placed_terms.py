@@ -1,0 +1,61 @@
+"""Terms that a translation lacks, put in place of the words that translate theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice, product
+
+from nmt_cli.decoding.terms import IS_IN_WORD, IS_WITHOUT_SPACES, Occurrence, TermToken, places_of_terms, tokens_of
+from nmt_cli.tokenization.casing import Range
+from nmt_cli.tokenization.pieces import Link
+
+_MOST_CHOICES = 16  # of forms, if several terms of a sentence have several of them
+
+
+def beginnings_with_terms(
+    text: str, links: Sequence[Link], terms: Sequence[Occurrence], *, num_fixed: int, num_more: int
+) -> Iterator[str]:
+    """Beginnings of a translation up to the last term that it lacked, with `num_more` words or marks after it.
+
+    There is one for each choice of the terms' forms. The first `num_fixed` characters stay as they are.
+    """
+    met = places_of_terms(terms, text)
+    words = [token for token in tokens_of(text) if not token.text.isspace()]
+    free = [word for word in words if not any(start <= word.start < end for start, end in met.values())]
+    placed = sorted((*_place(free, links, one), one.targets) for index, one in enumerate(terms) if index not in met)
+    placed = [one for one in placed if one[0] >= num_fixed]
+    if not placed:
+        return
+    for forms in islice(product(*(targets for *_, targets in placed)), _MOST_CHOICES):
+        beginning, position = "", 0
+        for (start, end, _), form in zip(placed, forms, strict=True):
+            beginning += text[position : max(start, position)]
+            follows_word = IS_IN_WORD.search(beginning[-1:]) and not IS_WITHOUT_SPACES.search(beginning[-1] + form[0])
+            beginning += f" {form}" if follows_word else form
+            position = max(end, position)
+        ends = [word.end for word in words if word.start >= position][:num_more]
+        yield beginning + text[position : max(ends, default=position)]
+
+
+def _place(words: Sequence[TermToken], links: Sequence[Link], term: Occurrence) -> Range:
+    """Where those of the words begin and end that translate a term.
+
+    If no word translates it, this is an empty range: after the translation of what stands before the term.
+    """
+    best, most, run, start = (0, 0), 0, 0, 0  # `run` counts the links of the words to the term since `start`
+    for word in words:
+        of_word = [link for link in links if link.target_start < word.end and word.start < link.target_end]
+        to_term = sum(link.source_start < term.end and term.start < link.source_end for link in of_word)
+        if not to_term or 2 * to_term < len(of_word):
+            run = 0
+            continue
+        start, run = start if run else word.start, run + to_term
+        if run > most:
+            best, most = (start, word.end), run
+    if most:
+        return best
+    _, before = max(
+        ((link.source_end, link.target_end) for link in links if link.source_end <= term.start), default=(0, 0)
+    )
+    position = max((word.end for word in words if word.start < before), default=0)
+    return position, position
