@@ -116,6 +116,16 @@ def test_a_search_that_stops_loops_has_no_three_pieces_twice(tmp_path: Path) -> 
     assert not any(map(has_cycle.search, texts[1]))
 
 
+@pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
+@pytest.mark.parametrize("beam", [1, 4])
+def test_no_text_has_an_empty_translation(tmp_path: Path, engine: str, beam: int) -> None:
+    biased_model(tmp_path, specials=0.0, eos=50.0)
+    translator = Translator.from_pretrained(tmp_path / "model", engine=engine)
+    text, blank = translator.translate(["the old sea", " "], beam=beam)
+    assert text.text
+    assert not blank.text
+
+
 def test_terms_are_in_the_translation(trained: Path) -> None:
     translator = Translator.from_pretrained(trained, engine="ctranslate2")
     terms = TermList({"dog": ["Köter"]})

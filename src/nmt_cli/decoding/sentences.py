@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -39,6 +40,8 @@ class SentenceTranslator:
         sources = [one.source for one in sentences]
         terms_of = [[] if one.terms is None else one.terms.find(one.text) for one in sentences]
         found = self._with_texts(self._engine.search(sources, config=free, nbest=nbest, details=details))
+        if not config.samples:
+            self._fill_empty(found, sources, config=free, nbest=nbest, details=details)
         if config.stop_loops:
             self._stop_loops(found, sentences, config=config, nbest=nbest, details=details)
         self._place_terms(found, sentences, terms_of, config=config, nbest=nbest, details=details)
@@ -64,6 +67,24 @@ class SentenceTranslator:
             [_in_casing(sentence, translation, self._engine.languages.target) for translation in ranked]
             for sentence, ranked in zip(sentences, translations, strict=True)
         ]
+
+    def _fill_empty(
+        self,
+        found: list[_Ranked],
+        sources: Sequence[SourceSentence],
+        *,
+        config: DecodingConfig,
+        nbest: int,
+        details: Details,
+    ) -> None:
+        """Replace what was found, if the best of it is no text, by the best texts of a beam."""
+        empty = [index for index, ranked in enumerate(found) if sources[index].ids and not ranked[0][1].strip()]
+        if not empty:
+            return
+        wide = config.model_copy(update={"beam": max(2, config.beam)})
+        again = self._engine.search([sources[index] for index in empty], config=wide, nbest=wide.beam, details=details)
+        for index, ranked in zip(empty, self._with_texts(again), strict=True):
+            found[index] = [one for one in ranked if one[1].strip()][:nbest] or found[index]
 
     def _stop_loops(
         self,
@@ -204,9 +225,15 @@ def _with_most_terms(terms: Sequence[Occurrence], hypotheses: _Ranked) -> tuple[
 def _put_back(without: WithoutKept, translation: Translation) -> Translation:
     """The translation of a sentence that was searched without its kept ranges."""
     text, links = without.put_back(translation.text, translation.links)
-    return replace(
-        translation, text=text, links=tuple(links), alignment=tuple(word_alignment(links, without.text, text))
-    )
+    alignment = tuple(word_alignment(links, without.text, text))
+    scores = translation.word_log_probs
+    if scores:
+        of_searched = iter(scores)
+        copied = [(link.target_start, link.target_end) for link in links[: len(without.kept)]]
+        words = re.finditer(r"\S+", text)
+        of_words = [0.0 if word.span() in copied else next(of_searched, 0.0) for word in words]
+        scores = (*of_words, *of_searched)
+    return replace(translation, text=text, links=tuple(links), alignment=alignment, word_log_probs=scores)
 
 
 def _in_casing(sentence: LineSentence, translation: Translation, language: str) -> Translation:
