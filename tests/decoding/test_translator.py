@@ -15,8 +15,7 @@ import nmt_cli
 from nmt_cli.api import Translator
 from nmt_cli.artifacts import model_directory
 from nmt_cli.decoding.engine import with_overrides
-from nmt_cli.decoding.search.hypotheses import Hypothesis
-from nmt_cli.decoding.translation import SplitLine, Translation, without_repetition
+from nmt_cli.decoding.translation import SplitLine, Translation, in_one_line, without_repetition
 from nmt_cli.errors import DataError, DeviceError, ModelError, UsageError
 from nmt_cli.recipe.schema import DecodingConfig, DecodingOverrides, LanguagePair, TrainedLines
 from nmt_cli.tokenization.pieces import Link
@@ -128,9 +127,7 @@ def test_a_translation_has_no_line_breaks(translator: Translator) -> None:
     assert "\n" in target.decode([newline])[0]
     lines = lines_of_words(60)
     assert not any(set("\r\n") & set(translation.text) for translation in translator.translate(lines, beam=1))
-    hypothesis = Hypothesis([*newline, *target.encode(["sea"])[0]], -1.0, -1.0)
-    (((_, text),),) = translator._sentences._with_texts([[hypothesis]])
-    assert text.strip() == "sea"
+    assert in_one_line(*target.decode([[*newline, *target.encode(["sea"])[0]]])).strip() == "sea"
 
 
 def test_a_line_too_long_for_the_model_is_translated_in_parts(
