@@ -37,8 +37,21 @@ _OTHER_CODES = {"pb": "pt-BR", "zt": "zh-Hant", "zh-chs": "zh-Hans", "zh-cht": "
 _SAME_LANGUAGES = {"nb": "no", "fil": "tl", "pbt": "ps"}
 # The scripts of languages for which Unicode's likely subtags have none, or another one.
 _USUAL_SCRIPTS = {"acm": "Arab", "acq": "Arab", "gan": "Hans", "grc": "Grek", "hbo": "Hebr", "uzs": "Arab"}
-_SCRIPTS_WITHOUT_SPACES = frozenset(
-    ["Hani", "Hans", "Hant", "Jpan", "Thai", "Laoo", "Khmr", "Mymr", "Tibt", "Bali", "Java", "Lana", "Talu", "Yiii"]
+_SCRIPTS_WITHOUT_SPACES = (
+    "Hani",
+    "Hans",
+    "Hant",
+    "Jpan",
+    "Thai",
+    "Laoo",
+    "Khmr",
+    "Mymr",
+    "Tibt",
+    "Bali",
+    "Java",
+    "Lana",
+    "Talu",
+    "Yiii",
 )
 _MECAB = {"Jpan": ("ja", "MeCab"), "Kore": ("ko", "mecab_ko")}
 # The scripts of Unicode that one of ISO 15924 consists of, if they are not the same.
@@ -144,6 +157,15 @@ def script_of(code: str) -> str:
     return language.script or usual_script or language.maximize().script or "Latn"
 
 
+def letters_of(script: str) -> str:
+    """The letters of a script in ISO 15924, as a pattern for the package regex, to be put between brackets."""
+    return "".join(f"\\p{{Script={name}}}" for name in _UNICODE_SCRIPTS.get(script, (script,)))
+
+
+LETTERS_WITHOUT_SPACES = "".join(map(letters_of, _SCRIPTS_WITHOUT_SPACES))
+"""The letters of all scripts without spaces between words, as `letters_of` has those of one."""
+
+
 def is_without_spaces(code: str) -> bool:
     """True if a language is written without spaces between its words, as Chinese and Thai are."""
     return script_of(code) in _SCRIPTS_WITHOUT_SPACES
@@ -165,11 +187,6 @@ def bleu_tokenizer(code: str | None) -> str:
         logger.info("BLEU counts characters; with pip install 'sacrebleu[%s]' it counts words", language)
         return "char"
     return "char" if script in _SCRIPTS_WITHOUT_SPACES else "13a"
-
-
-def letters_of(script: str) -> str:
-    """The letters of a script in ISO 15924, as a pattern for the package regex, to be put between brackets."""
-    return "".join(f"\\p{{Script={name}}}" for name in _UNICODE_SCRIPTS.get(script, (script,)))
 
 
 @lru_cache(maxsize=4096)

@@ -19,7 +19,7 @@ from nmt_cli.decoding.translation import SplitLine, Translation, in_one_line, wi
 from nmt_cli.errors import DataError, DeviceError, ModelError, UsageError
 from nmt_cli.recipe.schema import DecodingConfig, DecodingOverrides, LanguagePair, TrainedLines
 from nmt_cli.tokenization.pieces import Link
-from nmt_cli.tokenization.sentence_splitting import SplitText
+from nmt_cli.tokenization.split_text import SplitText
 from tests.artifacts.builders import save_tiny, tiny_recipe
 from tests.decoding.reference import CPU, search_in_batches
 

@@ -19,11 +19,11 @@ from nmt_cli.decoding.translation import Translation
 from nmt_cli.decoding.translator import LineTranslator
 from nmt_cli.decompression import DECOMPRESSION_ERRORS
 from nmt_cli.devices import choose_device, num_cpus
-from nmt_cli.documents.marked_text import Range
 from nmt_cli.errors import DataError
 from nmt_cli.memory import collect_garbage_rarely
 from nmt_cli.processes import FEWER_WORKERS_HINT, worker_pool
 from nmt_cli.recipe.schema import LanguagePair
+from nmt_cli.tokenization.pieces import Range
 
 
 @dataclass(frozen=True, slots=True)

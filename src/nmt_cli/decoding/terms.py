@@ -15,17 +15,17 @@ import regex
 from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
+from nmt_cli.languages import LETTERS_WITHOUT_SPACES
 from nmt_cli.text_encoding import check_encoding, not_utf8_error
 from nmt_cli.tokenization.casing import Range
 from nmt_cli.tokenization.sentence_splitting import split_sentences
 
 _BETWEEN_FORMS = "|"
 # In these scripts a word is no unit between spaces: each character is a token.
-_WITHOUT_SPACES = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
-_WORD = rf"[\p{{L}}\p{{M}}\p{{N}}_--[{_WITHOUT_SPACES}]]"
-_TOKEN = regex.compile(rf"[{_WITHOUT_SPACES}]\p{{M}}*+|{_WORD}++|\s++|.", regex.V1)
+_WORD = rf"[\p{{L}}\p{{M}}\p{{N}}_--[{LETTERS_WITHOUT_SPACES}]]"
+_TOKEN = regex.compile(rf"[{LETTERS_WITHOUT_SPACES}]\p{{M}}*+|{_WORD}++|\s++|.", regex.V1)
 IS_IN_WORD = regex.compile(_WORD, regex.V1)
-IS_WITHOUT_SPACES = regex.compile(f"[{_WITHOUT_SPACES}]")
+IS_WITHOUT_SPACES = regex.compile(f"[{LETTERS_WITHOUT_SPACES}]")
 _FIRST_LETTER = regex.compile(r"\w")
 Tokens = tuple[str, ...]
 

@@ -10,12 +10,11 @@ from math import exp
 
 from nmt_cli.decoding.search.hypotheses import Details, SourceSentence
 from nmt_cli.decoding.terms import TermList
-from nmt_cli.documents.marked_text import Range
 from nmt_cli.languages import bleu_tokenizer
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.casing import Casing
-from nmt_cli.tokenization.pieces import Link, word_alignment
-from nmt_cli.tokenization.sentence_splitting import SplitText
+from nmt_cli.tokenization.pieces import Link, Range, word_alignment
+from nmt_cli.tokenization.split_text import SplitText
 
 
 @dataclass(frozen=True, slots=True)

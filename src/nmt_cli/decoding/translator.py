@@ -23,13 +23,15 @@ from nmt_cli.decoding.translation import (
     without_repetition,
 )
 from nmt_cli.documents.kept_text import find_kept, without_overlaps, without_ranges
-from nmt_cli.documents.marked_text import MarkedText, Range
+from nmt_cli.documents.marked_text import MarkedText
 from nmt_cli.documents.markup import MARKUP, MarkupDocument, parse_markup
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.recipe.schema import DecodingConfig, DecodingOverrides, LanguagePair
 from nmt_cli.text_encoding import check_characters
 from nmt_cli.tokenization.casing import CasedText, as_sentence
-from nmt_cli.tokenization.sentence_splitting import LineSplitter, SplitText, has_letters
+from nmt_cli.tokenization.pieces import Range
+from nmt_cli.tokenization.sentence_splitting import LineSplitter
+from nmt_cli.tokenization.split_text import SplitText, has_letters
 
 
 class LineTranslator:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from nmt_cli.documents.marked_text import Mark, MarkedText, Range
-from nmt_cli.tokenization.pieces import Link
+from nmt_cli.documents.marked_text import Mark, MarkedText
+from nmt_cli.tokenization.pieces import Link, Range
 
 # As in printf, Python, .NET, Ruby, shells and templates: %s, %1$s, %(n)d, %{n}, {0}, {name}, {{ x }}, ${x}, $1, $name.
 # Possessive: a brace that is never closed takes one pass.

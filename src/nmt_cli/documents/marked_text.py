@@ -14,18 +14,13 @@ from itertools import accumulate, chain
 
 import regex
 
-from nmt_cli.tokenization.pieces import Link
+from nmt_cli.languages import LETTERS_WITHOUT_SPACES
+from nmt_cli.tokenization.pieces import Link, Range
 
 # Scripts whose words stand together: each of their characters is a unit, with the marks on it.
-_UNIT = regex.compile(
-    r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]\p{M}*"
-    r"|[\w--[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]]+(?:['’\-][\w--\p{Han}]+)*|\S",
-    regex.VERSION1,
-)
-
-
-Range = tuple[int, int]
-
+_LETTER = rf"[\w--[{LETTERS_WITHOUT_SPACES}]]"
+_UNIT = regex.compile(rf"[{LETTERS_WITHOUT_SPACES}]\p{{M}}*|{_LETTER}+(?:['’\-]{_LETTER}+)*|\S", regex.VERSION1)
+_UnitRange = tuple[int, int]  # of indices of units; a Range is of characters
 # An empty mark whose neighbours change their order stays between them.
 _NEIGHBOUR_WEIGHT = 1.5
 # Words on each side of an empty mark that are looked at.
@@ -56,7 +51,7 @@ class MarkedText:
     marks: tuple[Mark, ...] = ()
 
     @property
-    def kept(self) -> list[tuple[int, int]]:
+    def kept(self) -> list[Range]:
         """The ranges of characters that must stay as they are, in order."""
         return sorted({(mark.start, mark.end) for mark in self.marks if mark.is_kept and mark.start < mark.end})
 
@@ -103,7 +98,7 @@ class MarkedText:
 class _Units:
     """The units of a text: where each begins and ends, and whether it is a word."""
 
-    def __init__(self, text: str, wholes: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, text: str, wholes: Sequence[Range]) -> None:
         """Each of the ranges `wholes` is one unit."""
         self.starts: list[int] = []
         self.ends: list[int] = []
@@ -125,7 +120,7 @@ class _Units:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def between(self, start: int, end: int) -> tuple[int, int]:
+    def between(self, start: int, end: int) -> _UnitRange:
         """The units that begin in a range of characters, as a range of indices."""
         return bisect_left(self.starts, start), bisect_left(self.starts, end)
 
@@ -175,8 +170,8 @@ class _Transfer:
         self._targets_of = self._link_units(links)
         self._num_words = [0, *accumulate(self._targets.is_word)]  # among the first units
         # The target units of each mark, and what the marks inside of each have taken, in order.
-        self._regions: dict[int, tuple[int, int]] = {-1: (0, len(self._targets))}
-        self._taken: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        self._regions: dict[int, _UnitRange] = {-1: (0, len(self._targets))}
+        self._taken: dict[int, list[_UnitRange]] = defaultdict(list)
 
     def _link_units(self, links: Sequence[Link]) -> list[list[int]]:
         """The target units of each source unit. Each target unit is of the source unit that it shares most links with.
@@ -217,7 +212,7 @@ class _Transfer:
             found.append(replace(mark, start=start, end=end))
         return tuple(found)
 
-    def _source_region(self, index: int) -> tuple[int, int]:
+    def _source_region(self, index: int) -> _UnitRange:
         if index < 0:
             return 0, len(self._sources)
         mark = self._source.marks[index]
@@ -240,7 +235,7 @@ class _Transfer:
         if chosen[0] < chosen[1]:
             insort(self._taken[mark.parent], chosen)
 
-    def _free_around(self, unit: int, parent: int) -> tuple[int, int]:
+    def _free_around(self, unit: int, parent: int) -> _UnitRange:
         """The units around one that no mark inside of the parent has taken; empty if it is taken."""
         start, end = self._regions[parent]
         taken = self._taken[parent]
@@ -249,7 +244,7 @@ class _Transfer:
         end = min(end, taken[place][0]) if place < len(taken) else end
         return (start, end) if start <= unit < end else (unit, unit)
 
-    def _best_run(self, own: tuple[int, int], parent: int) -> tuple[int, int] | None:
+    def _best_run(self, own: _UnitRange, parent: int) -> _UnitRange | None:
         """The run of target units with the most words from the mark's words and the fewest others."""
         best, best_score = None, 0
         start, end, score, free = 0, 0, 0, (0, 0)
@@ -267,7 +262,7 @@ class _Transfer:
                 best, best_score = (start, end), score
         return best
 
-    def _nearest(self, own: tuple[int, int], around: tuple[int, int], parent: int) -> tuple[int, int] | None:
+    def _nearest(self, own: _UnitRange, around: _UnitRange, parent: int) -> _UnitRange | None:
         """The free word nearest to where the mark's text would stand if nothing changed its place; None without one."""
         start, end = self._regions[parent]
         share = ((own[0] + own[1]) / 2 - around[0]) / (around[1] - around[0])
@@ -277,7 +272,7 @@ class _Transfer:
                 return unit, unit + 1
         return None
 
-    def _with_punctuation(self, chosen: tuple[int, int], own: tuple[int, int], parent: int) -> tuple[int, int]:
+    def _with_punctuation(self, chosen: _UnitRange, own: _UnitRange, parent: int) -> _UnitRange:
         """The run with the punctuation beside it, as far as the mark's text begins and ends with punctuation."""
         start, end = chosen
         first, last = self._free_around(start, parent)
@@ -320,7 +315,7 @@ class _Transfer:
         place = bisect_left(taken, (boundary, boundary))
         return place > 0 and boundary < taken[place - 1][1]
 
-    def _characters(self, start: int, end: int) -> tuple[int, int]:
+    def _characters(self, start: int, end: int) -> Range:
         """The range of characters of a range of units."""
         if start < end:
             return self._targets.starts[start], self._targets.ends[end - 1]

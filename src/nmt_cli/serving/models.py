@@ -32,7 +32,8 @@ from nmt_cli.serving.request_errors import RequestError, invalid_request_error, 
 from nmt_cli.serving.server_metrics import ServerMetrics
 from nmt_cli.serving.translated_texts import split_text
 from nmt_cli.serving.worker_pool import ModelSettings, WorkerPool
-from nmt_cli.tokenization.sentence_splitting import SplitText, has_letters, is_split
+from nmt_cli.tokenization.sentence_splitting import is_split
+from nmt_cli.tokenization.split_text import SplitText, has_letters
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)

@@ -39,7 +39,7 @@ from nmt_cli.serving.request_errors import (
 from nmt_cli.serving.server_metrics import ServerMetrics
 from nmt_cli.serving.translated_texts import SentText, SplitBlock, TranslatedText, join_sentences
 from nmt_cli.serving.worker_model import AskedSentence, AttentionTask, NextWordsTask, SearchTask, SentenceTask
-from nmt_cli.tokenization.sentence_splitting import SplitText
+from nmt_cli.tokenization.split_text import SplitText
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

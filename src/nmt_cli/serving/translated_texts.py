@@ -11,11 +11,12 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, PlainSerializer
 
-from nmt_cli.documents.marked_text import MarkedText, Range
+from nmt_cli.documents.marked_text import MarkedText
 from nmt_cli.documents.markup import MarkupRules, parse_markup
 from nmt_cli.recipe.schema import LanguagePair
-from nmt_cli.tokenization.pieces import Link
-from nmt_cli.tokenization.sentence_splitting import SplitText, split_line
+from nmt_cli.tokenization.pieces import Link, Range
+from nmt_cli.tokenization.sentence_splitting import split_line
+from nmt_cli.tokenization.split_text import SplitText
 from nmt_cli.tokenization.tokenizer import is_blank
 
 # A model would lose a tag. The values of its attributes tell <b id=1> from the comparisons in "a <b and c> d".
@@ -62,7 +63,9 @@ def split_text(
     for part in _BREAK.split(_as_words(text, kept)):
         is_gap = _BREAK.fullmatch(part)
         segments += (
-            [part] if is_gap else split_line(part, language, by_sentence=is_split(part), is_short=fits, fits=fits)
+            [part]
+            if is_gap
+            else split_line(part, language, by_sentence=is_split(part), fits_model=fits, fits_part=fits)
         )
     split = SplitText.of(segments, is_gap=lambda segment: is_blank(segment) or bool(_BREAK.fullmatch(segment)))
     return _cut_alike(text, split) if kept else split

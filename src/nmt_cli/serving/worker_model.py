@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, assert_never
 from nmt_cli import console
 from nmt_cli.artifacts.manifest import holds_model, model_digest
 from nmt_cli.decoding.terms import TermList
-from nmt_cli.documents.marked_text import Range
 from nmt_cli.errors import DataError, DeviceError, ModelError, UsageError
 from nmt_cli.memory import collect_garbage_rarely
 from nmt_cli.serving.log import configure_server_log
+from nmt_cli.tokenization.pieces import Range
 
 if TYPE_CHECKING:
     import torch

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from nmt_cli.languages import short_code
 from nmt_cli.recipe.schema import TrainedLines
-from nmt_cli.tokenization.pieces import Link
+from nmt_cli.tokenization.pieces import Link, Range
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
 Casing = Literal["capitals", "title"]
@@ -27,8 +27,6 @@ _NOUNS_WITH_CAPITALS = ("de", "lb")
 _DOTTED_I = ("tr", "az")
 _SMALL_DOTTED, _LARGE_DOTTED = str.maketrans("Iİ", "ıi"), str.maketrans("iı", "İI")
 _FIRST_LETTER = re.compile(r"(?<![\w'’])[^\W\d_]")
-
-Range = tuple[int, int]
 
 
 class CasedText(NamedTuple):

@@ -58,6 +58,10 @@ def word_log_probs(pieces: Sequence[str], piece_log_probs: Sequence[float]) -> l
     return sums + end
 
 
+Range = tuple[int, int]
+"""Characters of a text, from the first number to before the second."""
+
+
 class Link(NamedTuple):
     """Characters of a source text, and those of its translation that were made from them; both ends are exclusive."""
 
@@ -85,7 +89,7 @@ def piece_links(
     return [link for link in links if link.source_start < link.source_end and link.target_start < link.target_end]
 
 
-def _ranges(pieces: Sequence[str], text: str) -> list[tuple[int, int]]:
+def _ranges(pieces: Sequence[str], text: str) -> list[Range]:
     """The characters of the text that each piece spells, without the space around them.
 
     If the tokenizer changed the text, the range is about there.

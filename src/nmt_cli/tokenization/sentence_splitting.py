@@ -1,17 +1,16 @@
-"""Sentences of a line, long lines split into parts that a model can translate, and the parts put together again."""
+"""Sentences of a line, and long lines split into parts that a model can translate."""
 
 from __future__ import annotations
 
 import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import Self
 
-from nmt_cli.languages import is_without_spaces, script_of, short_code
-from nmt_cli.recipe.schema import LanguagePair, SplitSentences, TrainedLines
-from nmt_cli.tokenization.tokenizer import INVISIBLE, Tokenizer, is_blank
+from nmt_cli.languages import short_code
+from nmt_cli.recipe.schema import SplitSentences, TrainedLines
+from nmt_cli.tokenization.split_text import CLOSING, WIDE, SplitText, has_letters
+from nmt_cli.tokenization.tokenizer import INVISIBLE, Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -22,8 +21,6 @@ _USUAL_LONGEST = 128
 _MANY_LINES = 0.1
 # Marks at the end of a sentence: with a space after them, and in some scripts also without one.
 _STOPS, _STOPS_WITHOUT_SPACE = ".!?…։៕", "。！？။｡।؟۔።፧។"
-_CLOSING = "\"'”’“‘»)\\]"
-_WIDE = "\u2e80-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uff60"
 _EMOJI = (
     "[\u203c\u2049\u2190-\u21ff\u2300-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]"
     "[\u200d\ufe0e-\ufe0f\u20e3\U000e0020-\U000e007f]*+"
@@ -33,12 +30,12 @@ _GAP = f"[{INVISIBLE}]*+(?=[^{INVISIBLE}])"
 # makes the search three times as fast. A Greek question ends in a semicolon.
 _SENTENCE_END = re.compile(
     rf"(?=[{_STOPS}{_STOPS_WITHOUT_SPACE};\n\r\u2028\u2029])(?:"
-    rf"(?:(?<![{_STOPS}])[{_STOPS}]++|(?<=[Ͱ-Ͽἀ-῿]);)(?:[{_CLOSING}]|\[\d+\])*+"
+    rf"(?:(?<![{_STOPS}])[{_STOPS}]++|(?<=[Ͱ-Ͽἀ-῿]);)(?:[{CLOSING}]|\[\d+\])*+"
     rf"(?:[{INVISIBLE}]{_GAP}|(?={_EMOJI})|(?<=[.!?])(?=[^\W\d_]))"
     rf"|(?<![{_STOPS_WITHOUT_SPACE}])[{_STOPS_WITHOUT_SPACE}]++[」』”’）]*+(?:[\"'»)\]]++(?=\s|\Z))?+{_GAP}"
     rf"|[\n\r\u2028\u2029]{_GAP})"
 )
-_BESIDE_WIDE = re.compile(rf"(?<=[{_WIDE}])[.!?]|[.!?](?=[{_WIDE}])")
+_BESIDE_WIDE = re.compile(rf"(?<=[{WIDE}])[.!?]|[.!?](?=[{WIDE}])")
 _SYMBOLS = re.compile(rf"(?:(?:[•‣◦⁃]|{_EMOJI})[{INVISIBLE}]*+)++")
 _LAST_SYMBOLS = re.compile(rf"(?:{_EMOJI}[{INVISIBLE}]*+)++\Z")
 _BETWEEN_WORDS = re.compile(r"[\s\"'“‘„«(\[]")
@@ -75,10 +72,6 @@ _FIRST_WORDS = _words(
 # In these languages a full stop after a number makes it an ordinal: am 3. Mai.
 _LANGUAGES_WITH_DOTTED_ORDINALS = _words("de lb da no nn fo is fi et lv hu cs sk pl sl hr sr bs tr az eu hsb dsb mk")
 _LONGEST_ORDINAL = 3  # digits; longer ones are mostly years
-# In Chinese and Japanese, sentences too follow each other without a space; in Thai and its kin, only words do.
-_SCRIPTS_WITHOUT_GAPS = ("Hani", "Hans", "Hant", "Jpan")
-_ENDS_WIDE = re.compile(rf"[{_WIDE}…—][{_CLOSING}]*\Z")
-_ENDS_WITH_WIDE_MARK = re.compile(rf"[。！？…；：，、｡」』）】》〉][{_CLOSING}]*\Z")
 # Where to cut, best first: after a sentence, after a clause, between words. CJK marks have no space after them.
 # The first is looser than _SENTENCE_END: any full stop will do, because the text has to be cut somewhere.
 _BOUNDARIES = (
@@ -87,73 +80,6 @@ _BOUNDARIES = (
     re.compile(r"\s+"),
 )
 _FIRST_GUESS = 64  # characters of a part that fits
-
-
-@dataclass(frozen=True, slots=True)
-class SplitText:
-    """The sentences of a text; `gaps` has what stands before the first, between each two, and after the last."""
-
-    sentences: list[str]
-    gaps: list[str]
-
-    @classmethod
-    def of(cls, segments: Iterable[str], *, is_gap: Callable[[str], bool] = is_blank) -> Self:
-        """The text that these segments are, each with the white space around it; some belong to a gap."""
-        sentences: list[str] = []
-        gaps = [""]
-        for segment in segments:
-            sentence = "" if is_gap(segment) else segment.strip()
-            before, _, after = segment.partition(sentence) if sentence else (segment, "", "")
-            gaps[-1] += before
-            if sentence:
-                sentences.append(sentence)
-                gaps.append(after)
-        return cls(sentences, gaps)
-
-    def join(self, translations: Sequence[str], languages: LanguagePair) -> str:
-        """The text with each sentence replaced by its translation, and its line breaks."""
-        gaps = self.target_gaps(translations, languages, keeps_breaks=True)
-        return gaps[0] + "".join(text for pair in zip(translations, gaps[1:], strict=True) for text in pair)
-
-    def ranges_by_sentence(self, ranges: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-        """Ranges of characters of the text, as ranges of each sentence; one across an end is cut there."""
-        found: list[list[tuple[int, int]]] = []
-        start = 0
-        for gap, sentence in zip(self.gaps, self.sentences, strict=False):
-            start += len(gap)
-            end = start + len(sentence)
-            cut = [(max(first, start) - start, min(last, end) - start) for first, last in ranges]
-            found.append([(first, last) for first, last in cut if first < last])
-            start = end
-        return found
-
-    def target_gaps(self, translations: Sequence[str], languages: LanguagePair, *, keeps_breaks: bool) -> list[str]:
-        """The gaps as the target language is written: Chinese and Japanese sentences follow without a space.
-
-        If the source has no space after a sentence and the target needs one, it gets one. Unless line breaks are kept,
-        a gap between two translations is a space or nothing.
-        """
-        gaps = list(self.gaps)
-        for index in range(1, len(self.sentences)):
-            sentence, next_sentence = self.sentences[index - 1 : index + 1]
-            if self.gaps[index] or has_letters(next_sentence):  # an emoji can follow without a space in any language
-                translation = translations[index - 1]
-                gaps[index] = _target_gap(gaps[index], sentence, translation, languages, keeps_breaks=keeps_breaks)
-        return gaps
-
-
-def _target_gap(gap: str, source: str, translation: str, languages: LanguagePair, *, keeps_breaks: bool) -> str:
-    """The gap after a sentence and its translation, with a sentence after them."""
-    has_break = gap.splitlines() not in ([], [gap])
-    if (has_break and keeps_breaks) or gap.strip():
-        return gap
-    if script_of(languages.target) in _SCRIPTS_WITHOUT_GAPS and (
-        _ENDS_WITH_WIDE_MARK if has_break else _ENDS_WIDE
-    ).search(translation):
-        return ""
-    if gap:
-        return gap if keeps_breaks else " "
-    return "" if source[-1].isalnum() and not is_without_spaces(languages.source) else " "
 
 
 class LineSplitter:
@@ -180,9 +106,9 @@ class LineSplitter:
         def fits(limit: int) -> Callable[[str], bool]:
             return lambda part: len(self._tokenizer.encode_raw([part])[0]) <= limit
 
-        is_short = fits(model_limit) if is_too_long else lambda part: True
+        fits_model = fits(model_limit) if is_too_long else lambda part: True
         split = SplitText.of(
-            split_line(line, self._language, by_sentence=True, is_short=is_short, fits=fits(part_limit))
+            split_line(line, self._language, by_sentence=True, fits_model=fits_model, fits_part=fits(part_limit))
         )
         if is_too_long and len(split.sentences) > 1:
             message = f"line {line_number} has {len(ids):,} pieces, and this model takes {model_limit:,} at once"
@@ -213,19 +139,14 @@ def share_of_several_sentences(lines: Iterable[str], language: str) -> float:
     return sum(counts) / max(1, len(counts))
 
 
-def has_letters(text: str) -> bool:
-    """Whether a text has a letter of any script; digits and emoji are none."""
-    return any(map(str.isalpha, text))
-
-
 def split_line(
-    line: str, language: str, *, by_sentence: bool, is_short: Callable[[str], bool], fits: Callable[[str], bool]
+    line: str, language: str, *, by_sentence: bool, fits_model: Callable[[str], bool], fits_part: Callable[[str], bool]
 ) -> list[str]:
-    """The line in sentences, or whole; what is not short is cut into parts that fit."""
+    """The line in sentences, or whole. A sentence that does not fit the model is cut into parts."""
     segments = []
     for sentence in split_sentences(line, language) if by_sentence else [line]:
-        is_whole = is_short(sentence.strip())
-        segments += [sentence] if is_whole else split_to_fit(sentence, fits=lambda part: fits(part.strip()))
+        is_whole = fits_model(sentence.strip())
+        segments += [sentence] if is_whole else split_to_fit(sentence, fits=lambda part: fits_part(part.strip()))
     return segments
 
 
@@ -268,15 +189,22 @@ def _ends_sentence(line: str, start: int, mark: re.Match[str], language: str, *,
         return False
     if mark[0][0] in "。！？" and mark[0][1:2] in "」』" and next_word[0] in "とっ":  # what was said goes on
         return False
-    ends_with_other_mark = mark[0][0] not in ".۔" or mark[0].startswith("..")
-    if ends_with_other_mark:
+    if mark[0][0] not in ".۔" or mark[0].startswith(".."):
         return True
-    before = line[max(start, mark.start() - _LONGEST_ABBREVIATION) : mark.start()]
+    return _is_full_stop(line, start, mark.start(), language, next_word=next_word, begins=begins)
+
+
+def _is_full_stop(line: str, start: int, stop: int, language: str, *, next_word: str, begins: bool) -> bool:
+    """Whether a stop ends the sentence that begins at `start`, and not an abbreviation, an initial or an ordinal.
+
+    `begins` says that the next word is one with which sentences begin.
+    """
+    before = line[max(start, stop - _LONGEST_ABBREVIATION) : stop]
     last_word = _BETWEEN_WORDS.split(before.rstrip("\"'”’“‘»"))[-1]
     word = last_word.lower()
     if (number := word.replace(".", "")).isdecimal():
         is_ordinal = language in _LANGUAGES_WITH_DOTTED_ORDINALS and len(number) <= _LONGEST_ORDINAL and not begins
-        return not (is_ordinal or line[start : mark.start()].strip() == last_word)  # of a list, if it is first
+        return not (is_ordinal or line[start:stop].strip() == last_word)  # of a list, if it is first
     if next_word[0].isdecimal() and (word in _ABBREVIATIONS_BEFORE_NUMBERS or word.endswith("str")):
         return False
     if word in _ABBREVIATIONS:

@@ -1,0 +1,94 @@
+"""The sentences of a text and the gaps between them, and the text put together of their translations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+from nmt_cli.languages import is_without_spaces, script_of
+from nmt_cli.recipe.schema import LanguagePair
+from nmt_cli.tokenization.pieces import Range
+from nmt_cli.tokenization.tokenizer import is_blank
+
+CLOSING: Final = "\"'”’“‘»)\\]"
+"""What closes a sentence after its mark, to be put between the brackets of a pattern."""
+WIDE: Final = "\u2e80-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uff60"
+"""The letters and marks of Chinese and Japanese, in the same way."""
+# In Chinese and Japanese, sentences too follow each other without a space; in Thai and its kin, only words do.
+_SCRIPTS_WITHOUT_GAPS = ("Hani", "Hans", "Hant", "Jpan")
+_ENDS_WIDE = re.compile(rf"[{WIDE}…—][{CLOSING}]*\Z")
+_ENDS_WITH_WIDE_MARK = re.compile(rf"[。！？…；：，、｡」』）】》〉][{CLOSING}]*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class SplitText:
+    """The sentences of a text; `gaps` has what stands before the first, between each two, and after the last."""
+
+    sentences: list[str]
+    gaps: list[str]
+
+    @classmethod
+    def of(cls, segments: Iterable[str], *, is_gap: Callable[[str], bool] = is_blank) -> Self:
+        """The text that these segments are, each with the white space around it; some belong to a gap."""
+        sentences: list[str] = []
+        gaps = [""]
+        for segment in segments:
+            sentence = "" if is_gap(segment) else segment.strip()
+            before, _, after = segment.partition(sentence) if sentence else (segment, "", "")
+            gaps[-1] += before
+            if sentence:
+                sentences.append(sentence)
+                gaps.append(after)
+        return cls(sentences, gaps)
+
+    def join(self, translations: Sequence[str], languages: LanguagePair) -> str:
+        """The text with each sentence replaced by its translation, and its line breaks."""
+        gaps = self.target_gaps(translations, languages, keeps_breaks=True)
+        return gaps[0] + "".join(text for pair in zip(translations, gaps[1:], strict=True) for text in pair)
+
+    def ranges_by_sentence(self, ranges: Sequence[Range]) -> list[list[Range]]:
+        """Ranges of characters of the text, as ranges of each sentence; one across an end is cut there."""
+        found: list[list[Range]] = []
+        start = 0
+        for gap, sentence in zip(self.gaps, self.sentences, strict=False):
+            start += len(gap)
+            end = start + len(sentence)
+            cut = [(max(first, start) - start, min(last, end) - start) for first, last in ranges]
+            found.append([(first, last) for first, last in cut if first < last])
+            start = end
+        return found
+
+    def target_gaps(self, translations: Sequence[str], languages: LanguagePair, *, keeps_breaks: bool) -> list[str]:
+        """The gaps as the target language is written: Chinese and Japanese sentences follow without a space.
+
+        If the source has no space after a sentence and the target needs one, it gets one. Unless line breaks are kept,
+        a gap between two translations is a space or nothing.
+        """
+        gaps = list(self.gaps)
+        for index in range(1, len(self.sentences)):
+            sentence, next_sentence = self.sentences[index - 1 : index + 1]
+            if self.gaps[index] or has_letters(next_sentence):  # an emoji can follow without a space in any language
+                translation = translations[index - 1]
+                gaps[index] = _target_gap(gaps[index], sentence, translation, languages, keeps_breaks=keeps_breaks)
+        return gaps
+
+
+def _target_gap(gap: str, source: str, translation: str, languages: LanguagePair, *, keeps_breaks: bool) -> str:
+    """The gap after a sentence and its translation, with a sentence after them."""
+    has_break = gap.splitlines() not in ([], [gap])
+    if (has_break and keeps_breaks) or gap.strip():
+        return gap
+    if script_of(languages.target) in _SCRIPTS_WITHOUT_GAPS and (
+        _ENDS_WITH_WIDE_MARK if has_break else _ENDS_WIDE
+    ).search(translation):
+        return ""
+    if gap:
+        return gap if keeps_breaks else " "
+    return "" if source[-1].isalnum() and not is_without_spaces(languages.source) else " "
+
+
+def has_letters(text: str) -> bool:
+    """Whether a text has a letter of any script; digits and emoji are none."""
+    return any(map(str.isalpha, text))
