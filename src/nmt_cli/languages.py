@@ -37,21 +37,8 @@ _OTHER_CODES = {"pb": "pt-BR", "zt": "zh-Hant", "zh-chs": "zh-Hans", "zh-cht": "
 _SAME_LANGUAGES = {"nb": "no", "fil": "tl", "pbt": "ps"}
 # The scripts of languages for which Unicode's likely subtags have none, or another one.
 _USUAL_SCRIPTS = {"acm": "Arab", "acq": "Arab", "gan": "Hans", "grc": "Grek", "hbo": "Hebr", "uzs": "Arab"}
-_SCRIPTS_WITHOUT_SPACES = (
-    "Hani",
-    "Hans",
-    "Hant",
-    "Jpan",
-    "Thai",
-    "Laoo",
-    "Khmr",
-    "Mymr",
-    "Tibt",
-    "Bali",
-    "Java",
-    "Lana",
-    "Talu",
-    "Yiii",
+_SCRIPTS_WITHOUT_SPACES = frozenset(
+    ["Hani", "Hans", "Hant", "Jpan", "Thai", "Laoo", "Khmr", "Mymr", "Tibt", "Bali", "Java", "Lana", "Talu", "Yiii"]
 )
 _MECAB = {"Jpan": ("ja", "MeCab"), "Kore": ("ko", "mecab_ko")}
 # The scripts of Unicode that one of ISO 15924 consists of, if they are not the same.
@@ -162,7 +149,7 @@ def letters_of(script: str) -> str:
     return "".join(f"\\p{{Script={name}}}" for name in _UNICODE_SCRIPTS.get(script, (script,)))
 
 
-LETTERS_WITHOUT_SPACES = "".join(map(letters_of, _SCRIPTS_WITHOUT_SPACES))
+LETTERS_WITHOUT_SPACES = "".join(map(letters_of, sorted(_SCRIPTS_WITHOUT_SPACES)))
 """The letters of all scripts without spaces between words, as `letters_of` has those of one."""
 
 

@@ -123,26 +123,26 @@ def parse_markup(text: str, rules: MarkupRules) -> MarkupDocument:
             is_block[start] = is_block[end] = True
     write = block_writer(tokens, rules)
     parts: list[Part] = []
-    line: list[int] = []  # the tokens of the block that has begun
+    indices: list[int] = []  # of the tokens of the block that has begun
     index = 0
     while index < len(tokens):
         token = tokens[index]
         kept_end = pairs.get(index) if token.kind == "open" and _is_kept(token, rules) else None
         if token.raw.startswith(_CDATA) and rules.language == "xml":
-            parts += block_parts(tokens, line, pairs, rules, write)
-            line = []
+            parts += block_parts(tokens, indices, pairs, rules, write)
+            indices = []
             end = index + 1
             parts += [_CDATA, *parse_markup(token.raw[len(_CDATA) : -3], PLAIN).parts, "]]>"]
         elif is_block[index]:
-            parts += block_parts(tokens, line, pairs, rules, write)
-            line = []
+            parts += block_parts(tokens, indices, pairs, rules, write)
+            indices = []
             end = index + 1 if kept_end is None else kept_end + 1
             parts += [other.raw for other in tokens[index:end]]
         else:
             end = index + 1 if kept_end is None else kept_end + 1
-            line += range(index, end)
+            indices += range(index, end)
         index = end
-    parts += block_parts(tokens, line, pairs, rules, write)
+    parts += block_parts(tokens, indices, pairs, rules, write)
     return MarkupDocument([part for part in parts if part != ""])
 
 
@@ -286,25 +286,25 @@ def _is_kept(token: Token, rules: MarkupRules) -> bool:
 
 def block_parts(
     tokens: Sequence[Token],
-    line: Sequence[int],
+    indices: Sequence[int],
     pairs: dict[int, int],
     rules: MarkupRules,
     write: Callable[[MarkedText], str],
 ) -> list[Part]:
     """The block of these tokens, with the space before and after it; only markup if it has no letters."""
-    first, last = 0, len(line)
-    while first < last and tokens[line[first]].kind == "text" and not tokens[line[first]].raw.strip():
+    first, last = 0, len(indices)
+    while first < last and tokens[indices[first]].kind == "text" and not tokens[indices[first]].raw.strip():
         first += 1
-    while last > first and tokens[line[last - 1]].kind == "text" and not tokens[line[last - 1]].raw.strip():
+    while last > first and tokens[indices[last - 1]].kind == "text" and not tokens[indices[last - 1]].raw.strip():
         last -= 1
-    builder = _LineBuilder(tokens, pairs, rules)
-    block = builder.build(line[first:last])
+    builder = _BlockBuilder(tokens, pairs, rules)
+    block = builder.build(indices[first:last])
     if not any(map(str.isalpha, builder.translated_text)):
-        return ["".join(tokens[index].raw for index in line)]
-    before = "".join(tokens[index].raw for index in line[:first])
-    after = "".join(tokens[index].raw for index in line[last:])
+        return ["".join(tokens[index].raw for index in indices)]
+    before = "".join(tokens[index].raw for index in indices[:first])
+    after = "".join(tokens[index].raw for index in indices[last:])
     first_run, last_run = (
-        token.raw if token.kind == "text" else "" for token in (tokens[line[first]], tokens[line[last - 1]])
+        token.raw if token.kind == "text" else "" for token in (tokens[indices[first]], tokens[indices[last - 1]])
     )
     before += first_run[: _space_before(first_run)]
     after = last_run[len(last_run) - _space_before(last_run[::-1]) :] + after
@@ -317,8 +317,8 @@ def _space_before(raw: str) -> int:
     return match.end() if match else 0
 
 
-class _LineBuilder:
-    """The text of a line's tokens, with its marks."""
+class _BlockBuilder:
+    """The text of a block's tokens, with its marks."""
 
     def __init__(self, tokens: Sequence[Token], pairs: dict[int, int], rules: MarkupRules) -> None:
         self._tokens, self._pairs, self._rules = tokens, pairs, rules
@@ -328,11 +328,11 @@ class _LineBuilder:
         self._open: list[tuple[int, int]] = []  # the index of each open mark, and of its end tag
         self.translated_text = ""
 
-    def build(self, line: Sequence[int]) -> MarkedText:
+    def build(self, indices: Sequence[int]) -> MarkedText:
         """The text in which each run of white space is a space, without one at the beginning and the end."""
-        is_on_line = set(line)
+        is_inside = set(indices)
         start_of_kept, end_of_kept, kept_text = -1, -1, ""
-        for index in line:
+        for index in indices:
             token = self._tokens[index]
             if index <= end_of_kept:
                 kept_text += self._as_text(token.raw) if token.kind == "text" else ""
@@ -346,9 +346,9 @@ class _LineBuilder:
             if token.kind == "text":
                 self.translated_text += self._as_text(token.raw)
                 self._add(self._as_text(token.raw))
-            elif token.kind == "open" and pair in is_on_line and _is_kept(token, self._rules):
+            elif token.kind == "open" and pair in is_inside and _is_kept(token, self._rules):
                 start_of_kept, end_of_kept, kept_text = index, pair, ""
-            elif token.kind == "open" and pair in is_on_line:
+            elif token.kind == "open" and pair in is_inside:
                 mark = Mark(self._length, self._length, token.raw, "", self._parent)
                 self._open.append((len(self._marks), pair))
                 self._marks.append(mark)

@@ -132,14 +132,14 @@ class _Reader:
         pairs = matching_tags(tokens)
         write = block_writer(tokens, self._markup_rules)
         parts: list[Part] = []
-        line: list[int] = []
+        indices: list[int] = []
         for index, token in enumerate(tokens):
             if token.name in self._rules.separators:
-                parts += [*block_parts(tokens, line, pairs, self._markup_rules, write), token.raw]
-                line = []
+                parts += [*block_parts(tokens, indices, pairs, self._markup_rules, write), token.raw]
+                indices = []
             else:
-                line.append(index)
-        parts += block_parts(tokens, line, pairs, self._markup_rules, write)
+                indices.append(index)
+        parts += block_parts(tokens, indices, pairs, self._markup_rules, write)
         if self._rules.runs is None:
             return parts
         in_runs = partial(_in_runs, rules=self._rules, runs=self._rules.runs, properties=base)
