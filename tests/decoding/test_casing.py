@@ -71,3 +71,4 @@ def test_capitals_are_those_of_the_language_and_move_links() -> None:
         [Link(0, 3, 0, 7), Link(4, 7, 8, 11)],
     )
     assert written_in("capitals", "iki kız", [], [], "tr")[0] == "İKİ KIZ"
+    assert written_in("capitals", "sieh {name} an", [], [(5, 11)], "de")[0] == "SIEH {name} AN"

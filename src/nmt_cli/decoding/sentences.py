@@ -115,5 +115,10 @@ def _put_back(without: WithoutKept, translation: Translation) -> Translation:
 
 
 def _in_casing(sentence: LineSentence, translation: Translation, language: str) -> Translation:
-    text, links = written_in(sentence.casing, translation.text, translation.links, sentence.kept, language)
-    return translation if text is translation.text else replace(translation, text=text, links=tuple(links))
+    """The translation in the casing of its source, apart from the copies of kept text."""
+    if sentence.casing is None:
+        return translation
+    kept = {span: sentence.text[slice(*span)] for span in sentence.kept}
+    targets = {link[2:] for link in translation.links if kept.get(link[:2]) == translation.text[slice(*link[2:])]}
+    text, links = written_in(sentence.casing, translation.text, translation.links, sorted(targets), language)
+    return replace(translation, text=text, links=tuple(links))

@@ -85,12 +85,9 @@ def as_sentence(
 
 
 def written_in(
-    casing: Casing | None, text: str, links: Sequence[Link], kept: Sequence[Range], language: str
-) -> tuple[str, Sequence[Link]]:
-    """A translation in the casing of its source, with its links; the copies of kept ranges stay as they are."""
-    if casing is None:
-        return text, links
-    copies = sorted(link[2:] for link in links if link[:2] in kept)
+    casing: Casing, text: str, links: Sequence[Link], copies: Sequence[Range], language: str
+) -> tuple[str, list[Link]]:
+    """A translation in the casing of its source, with its links. `copies`, in order, stay as they are."""
     characters = list(text)
     for start, end in _others(text, copies):
         if casing == "title":
