@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 import string
+import time
 from collections.abc import Sequence
 from html.parser import HTMLParser
 
@@ -189,6 +190,25 @@ def test_tags_stand_on_the_words_that_translate_theirs(
 )
 def test_markup_that_never_ends_takes_little_time(document: str) -> None:
     assert html.unescape(same(parse_markup(document, HTML))).count("<") == document.count("<")
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        "one <b>two</b> " * 10_000,
+        "<b>one " * 10_000 + "</b>" * 10_000,
+        "one <code>{0}</code> " * 10_000,
+        "<b>, </b> . " * 10_000 + "one",
+    ],
+)
+@pytest.mark.parametrize("is_linked", [True, False])
+def test_thousands_of_elements_in_a_block_take_about_linear_time(document: str, is_linked: bool) -> None:
+    (block,) = parse_markup(document, HTML).blocks
+    spans = [*block.kept, *(match.span() for match in WORD.finditer(block.text) if is_linked)]
+    start = time.process_time()
+    found = block.translated(block.text, [Link(*span, *span) for span in spans]).render(str)
+    assert time.process_time() - start < 5
+    assert found.count("<") == document.count("<")
 
 
 @pytest.mark.parametrize(

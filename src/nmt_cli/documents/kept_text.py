@@ -6,6 +6,7 @@ A model often copies it. If it does not, the sentence is translated without it, 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -51,7 +52,11 @@ def without_overlaps(ranges: Iterable[Range], others: Iterable[Range] = ()) -> l
     for start, end in sorted(ranges, key=lambda kept: (kept[0], -kept[1])):
         if not found or start >= found[-1][1]:
             found.append((start, end))
-    beside = [other for other in others if not any(start < other[1] and other[0] < end for start, end in found)]
+    beside = []
+    for start, end in others:
+        place = bisect_right(found, start, key=itemgetter(1))
+        if place == len(found) or end <= found[place][0]:
+            beside.append((start, end))
     return without_overlaps([*found, *beside]) if beside else found
 
 

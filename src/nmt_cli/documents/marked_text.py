@@ -10,7 +10,9 @@ from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain
+from heapq import merge
+from itertools import accumulate, chain, islice
+from math import ceil
 
 import regex
 
@@ -25,6 +27,9 @@ _UnitRange = tuple[int, int]  # of indices of units; a Range is of characters
 _NEIGHBOUR_WEIGHT = 1.5
 # Words on each side of an empty mark that are looked at.
 _NEIGHBOURS = 8
+# Bounds of the work on blocks that no one writes by hand: units looked at for a mark whose words have no translation,
+# and marks in one another that are told apart.
+_MOST_UNITS, _DEEPEST = 100, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,7 @@ class MarkedText:
                 continue
             mark = self.marks[item]
             parts += [escape(self.text[position : mark.start]), mark.opening]
-            position = mark.end if mark.is_kept else max(position, mark.start)
+            position = max(position, mark.end if mark.is_kept else mark.start)
             waiting += [(mark.end, mark.closing), *reversed(children[item])]
         return "".join(parts)
 
@@ -146,8 +151,11 @@ def _copies(source: MarkedText, text: str, links: Sequence[Link]) -> dict[Range,
         and (link[:2] in is_kept or (any(map(str.isalnum, own)) and not own.isalnum()))
         and bisect_right(ends_of_marks, link[0]) == bisect_left(ends_of_marks, link[1])
     ]
+    copies.sort()
+    starts = [own[0] for own, _ in copies]
     for start, end in kept:
-        parts = [target for own, target in copies if start <= own[0] and own[1] <= end]
+        inside = copies[bisect_left(starts, start) : bisect_left(starts, end)]
+        parts = [target for own, target in inside if own[1] <= end]
         if parts:
             copies.append(((start, end), (min(parts)[0], max(part[1] for part in parts))))
     # Of those that overlap, the first counts, and of those that begin together the longest.
@@ -169,6 +177,7 @@ class _Transfer:
         self._targets = _Units(text, sorted(self._copies.values()))
         self._targets_of = self._link_units(links)
         self._num_words = [0, *accumulate(self._targets.is_word)]  # among the first units
+        self._depths = {-1: 0}
         # The target units of each mark, and what the marks inside of each have taken, in order.
         self._regions: dict[int, _UnitRange] = {-1: (0, len(self._targets))}
         self._taken: dict[int, list[_UnitRange]] = defaultdict(list)
@@ -194,6 +203,7 @@ class _Transfer:
     def marks(self) -> tuple[Mark, ...]:
         """The marks, with their ranges of characters in the translation."""
         for index, mark in enumerate(self._source.marks):
+            self._depths[index] = self._depths[mark.parent] + 1
             if mark.start < mark.end:
                 self._place(index, mark)
         found: list[Mark] = []
@@ -225,7 +235,7 @@ class _Transfer:
             return
         if mark.is_kept and (mark.start, mark.end) in self._copies:
             chosen = self._targets.between(*self._copies[mark.start, mark.end])
-        elif own == around:
+        elif own == around or self._depths[index] > _DEEPEST:
             chosen = self._regions[mark.parent]
         elif (run := self._best_run(own, mark.parent) or self._nearest(own, around, mark.parent)) is not None:
             chosen = self._with_punctuation(run, own, mark.parent)
@@ -263,11 +273,13 @@ class _Transfer:
         return best
 
     def _nearest(self, own: _UnitRange, around: _UnitRange, parent: int) -> _UnitRange | None:
-        """The free word nearest to where the mark's text would stand if nothing changed its place; None without one."""
+        """The free word nearest to where the mark's text would stand if nothing moved; None if those near are taken."""
         start, end = self._regions[parent]
         share = ((own[0] + own[1]) / 2 - around[0]) / (around[1] - around[0])
         place = start + share * (end - start) - 0.5
-        for unit in sorted(range(start, end), key=lambda unit: abs(unit - place)):
+        after = ceil(place)
+        nearest_first = merge(range(after - 1, start - 1, -1), range(after, end), key=lambda unit: abs(unit - place))
+        for unit in islice(nearest_first, _MOST_UNITS):
             if self._targets.is_word[unit] and unit < self._free_around(unit, parent)[1]:
                 return unit, unit + 1
         return None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final, Self
 
 from nmt_cli.languages import is_without_spaces, script_of
@@ -49,14 +51,16 @@ class SplitText:
         return gaps[0] + "".join(text for pair in zip(translations, gaps[1:], strict=True) for text in pair)
 
     def ranges_by_sentence(self, ranges: Sequence[Range]) -> list[list[Range]]:
-        """Ranges of characters of the text, as ranges of each sentence; one across an end is cut there."""
+        """Ranges of characters of the text, in order, as ranges of each sentence; one across an end is cut there."""
         found: list[list[Range]] = []
         start = 0
         for gap, sentence in zip(self.gaps, self.sentences, strict=False):
             start += len(gap)
             end = start + len(sentence)
-            cut = [(max(first, start) - start, min(last, end) - start) for first, last in ranges]
-            found.append([(first, last) for first, last in cut if first < last])
+            inside = ranges[
+                bisect_right(ranges, start, key=itemgetter(1)) : bisect_left(ranges, end, key=itemgetter(0))
+            ]
+            found.append([(max(first, start) - start, min(last, end) - start) for first, last in inside])
             start = end
         return found
 
