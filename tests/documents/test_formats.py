@@ -82,6 +82,7 @@ code
 | «three» | **«four»** |
 | --- | :-: |
 | «five» | 6 |
+| «six» \\| «seven» | [gallery ids="1,2"] «eight» :smile: [«sic»] 10:30:45 |
 
 <div>«seven»</div>
 
@@ -122,6 +123,12 @@ def test_all_but_the_text_stays(name: str, line_end: str) -> None:
     template = re.sub("\r?\n", line_end, DOCUMENTS[name])
     expected = re.sub("«(.*?)»", lambda text: text[1].upper(), template)
     assert upper(re.sub("[«»]", "", template), name) == expected
+
+
+def test_the_dash_of_a_speaker_is_not_translated() -> None:
+    cue = b"1\n00:00:01,000 --> 00:00:02,000\n{\\an8}- Hello.\n<i>- There.</i>\n"
+    document = read_document(cue, "a.srt", languages=EN_DE, limits=COMMAND_LINE_LIMITS)
+    assert [block.text for block in document.blocks] == ["Hello.", "There."]
 
 
 def test_a_paragraph_of_markdown_is_one_block() -> None:
@@ -189,8 +196,11 @@ def test_the_messages_of_a_program_are_filled_in(tmp_path: Path, translator: Tra
     assert plural.msgstr_plural[0] == texts[2]
     assert "%d" in plural.msgstr_plural[1]
     assert (done.msgstr, done.fuzzy) == ("fertig", True)
+    assert first.flags == ["fuzzy", "c-format"]
+    assert lines.fuzzy
+    assert plural.fuzzy
     changed = {*(tmp_path / "de.po").read_text().splitlines()} - {*PO.format(*SENTENCES).splitlines()}
-    assert all(line.startswith(("msgstr", '"')) for line in changed)
+    assert all(line.startswith(("msgstr", '"', "#, fuzzy")) for line in changed)
 
 
 XLIFF = """<?xml version="1.0" encoding="UTF-8"?>
@@ -222,7 +232,7 @@ def test_translations_stand_beside_their_source() -> None:
     )
     segment = '<segment id="s"{}><source>one <pc id="1">two</pc><ph id="2"/></source>{}</segment>'
     second = '<xliff version="2.0" srcLang="en"{}><file id="f"><unit id="u">{}</unit></file></xliff>'
-    assert upper(second.format("", segment.format(' state="initial"', "")), "a.xliff") == second.format(
+    assert upper(second.format("", segment.format(' state="initial" subState="x:y"', "")), "a.xliff") == second.format(
         "", segment.format(' state="translated"', '<target>ONE <pc id="1">TWO</pc><ph id="2"/></target>')
     ).replace("<xliff ", '<xliff trgLang="de" ')
     unit = '<tu>\n  <tuv xml:lang="en-GB">\n   <seg>one <ph x="1">{{1}}</ph></seg>\n  </tuv>{}\n </tu>'
@@ -239,6 +249,7 @@ def test_translations_stand_beside_their_source() -> None:
         ("a.html", '<meta charset="iso-8859-1"><p>caf\xe9 \u20ac', "cp1252"),
         ("a.xml", '<?xml version="1.0" encoding="ISO-8859-2"?><r>\u0159e\u010d</r>', "iso8859-2"),
         ("a.xml", '<?xml version="1.0" encoding="UTF-16"?><r>one</r>', "utf-16"),
+        ("a.txt", 'one <meta charset="latin-1"> caf\xe9 "Content-Type: text/plain; charset=latin-1"', "utf-8"),
         ("a.srt", "1\n00:00:01,000 --> 00:00:02,000\ncaf\xe9\n", "utf-8-sig"),
         (
             "a.po",
@@ -258,6 +269,10 @@ def test_what_an_encoding_lacks_is_a_reference_in_markup() -> None:
     assert (
         document.write([replace(document.blocks[0], text="\u0159e\u010d")]) == b"<meta charset=latin1><p>&#345;e&#269;"
     )
+    messages = b'msgid ""\nmsgstr "Content-Type: text/plain; charset=latin-1\\n"\n\nmsgid "<b>one</b>"\nmsgstr ""\n'
+    document = read_document(messages, "a.po", languages=EN_DE, limits=COMMAND_LINE_LIMITS)
+    with pytest.raises(DataError, match="cannot write '\u0159'"):
+        document.write([replace(document.blocks[0], text="\u0159e\u010d")])
 
 
 def archive(entries: dict[str, bytes]) -> bytes:

@@ -131,6 +131,7 @@ def test_nothing_is_lost_of_what_is_no_document(text: str, rules: MarkupRules) -
         "<p>&nbsp; one <b>two</b>&nbsp;</p>",
         '<a href="?a=1&amp;b=2" @click="go(a > b)" disabled>one</a>',
         "<b>one<br>two</b> <b>three</b>",
+        "<b>one</b> two </b",
         "<p>one <b>two <i>three</b> four</i> five</p></div>",
         "<p>see <code>a < b</code>, <span translate=no>a <b>sea</b></span>, <em class='x notranslate'>sun</em></p>",
         "<ul>\n  <li>one</li>\n  <li><p>two</p></li>\n</ul>\n<!-- a <b> c -->",
@@ -167,6 +168,8 @@ def test_elements_of_xml_with_text_beside_them_are_inline() -> None:
         ("<b>red <i>house</i></b> here", "hier rotes Haus", [(0, 1), (1, 2), (2, 0)], "hier <b>rotes <i>Haus</i></b>"),
         # A tag on nothing but a mark.
         ("one<b>.</b>", "eins.", [(0, 0)], "eins<b>.</b>"),
+        # Attention leads from an address to the words around it.
+        ("see <a>sea</a> x@y.z", "x@y.z siehe Meer", [(0, 1), (1, 2), (1, 0), (2, 0)], "x@y.z siehe <a>Meer</a>"),
         ("one <img src=a> two", "zwei eins", [(0, 1), (1, 0)], "zwei <img src=a> eins"),
     ],
 )
@@ -212,7 +215,29 @@ def test_thousands_of_elements_in_a_block_take_about_linear_time(document: str, 
 
 
 @pytest.mark.parametrize(
-    "text", ["{ " + "letters" * 10_000, "if (x) { return the value of " * 5_000, "a-" * 50_000, "a.b" * 50_000]
+    ("text", "kept"),
+    [
+        ('[gallery ids="1,2" link=file] one', ['[gallery ids="1,2" link=file]']),
+        ("[caption id='a']one[/caption]", ["[caption id='a']", "[/caption]"]),
+        ("one :smile: :+1:", [":smile:", ":+1:"]),
+        ("one [sic] [1] at 10:30:45, a::bc::d: ef: [one](a)", []),
+        ("Say {name}, see https://example.org/a.", ["{name}", "https://example.org/a"]),
+    ],
+)
+def test_codes_of_other_programs_are_found_and_no_words(text: str, kept: list[str]) -> None:
+    assert [text[start:end] for start, end in find_kept(text)] == kept
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{ " + "letters" * 10_000,
+        "if (x) { return the value of " * 5_000,
+        "a-" * 50_000,
+        "a.b" * 50_000,
+        '[a b="' * 20_000,
+        "[a b=1 " * 20_000,
+    ],
 )
 def test_addresses_and_placeholders_are_found_in_one_pass(text: str) -> None:
     assert find_kept(text) == []

@@ -117,7 +117,8 @@ def xliff_parts(text: str, *, languages: LanguagePair, name: str) -> list[Part]:
             opening = opening.removesuffix(">").rstrip("/ ") + ">"
             replaced[target] = tree.end(target) + 1, [opening, *translated, f"</{token.name}>"]
         if _attribute(tree.tokens[unit], "state") == "initial":
-            replaced[unit] = unit + 1, [_with_attribute(tree.tokens[unit], "state", "translated")]
+            tag = _with_attribute(tree.tokens[unit], "state", "translated")
+            replaced[unit] = unit + 1, [re.sub(r"\s+subState\s*=\s*(?:\"[^\"]*\"|'[^']*')", "", tag)]
     if replaced:
         attribute, elements = "target-language", tree.named("file")
         if _attribute(tree.tokens[roots[0]], "srcLang"):

@@ -20,7 +20,7 @@ from nmt_cli.documents.markdown import markdown_parts
 from nmt_cli.documents.marked_text import MarkedText
 from nmt_cli.documents.markup import HTML, XML, MarkupRules, parse_markup
 from nmt_cli.documents.office import DRAWING, OPEN_DOCUMENT, WORD, OfficeRules, office_parts
-from nmt_cli.documents.parts import Encoding, Part, blocks_of, decode_text, render_parts
+from nmt_cli.documents.parts import MARKUP_ENCODING, PO_ENCODING, Encoding, Part, blocks_of, decode_text, render_parts
 from nmt_cli.documents.subtitles import subtitle_parts
 from nmt_cli.errors import DataError
 from nmt_cli.recipe.schema import LanguagePair
@@ -153,8 +153,10 @@ _TEXTS: Mapping[str, Callable[[str], Sequence[Part]]] = {
     ".vtt": partial(subtitle_parts, has_references=True),
 }
 _XLIFF = (".xliff", ".xlf", ".sdlxliff", ".mqxliff", ".mxliff")
+_PO = (".po", ".pot")
+_MARKUP = (".html", ".htm", ".xhtml", ".xml", ".tmx", *_XLIFF)
 _DELIMITERS = {".csv": None, ".tsv": "\t"}
-ENDINGS = (*_TEXTS, *_XLIFF, ".tmx", ".po", ".pot", *_DELIMITERS, *_ARCHIVES)
+ENDINGS = (*_TEXTS, *_XLIFF, ".tmx", *_PO, *_DELIMITERS, *_ARCHIVES)
 """The endings of the names of documents."""
 
 
@@ -188,12 +190,13 @@ def read_document(
         raise DataError(message, where="--column", hint="leave --column out: it is for .csv and .tsv files")
     if ending in _ARCHIVES:
         return _read_archive(content, _ARCHIVES[ending], name=name, limits=limits)
-    text, encoding = decode_text(content, name=name)
+    declaration = MARKUP_ENCODING if ending in _MARKUP else PO_ENCODING if ending in _PO else None
+    text, encoding = decode_text(content, declaration, name=name)
     if ending in _XLIFF:
         parts = xliff_parts(text, languages=languages, name=name)
     elif ending == ".tmx":
         parts = tmx_parts(text, languages=languages, name=name)
-    elif ending in (".po", ".pot"):
+    elif ending in _PO:
         parts = po_parts(text, languages=languages, name=name)
     elif ending in _DELIMITERS:
         parts = table_parts(text, column=column, delimiter=_DELIMITERS[ending], name=name)
@@ -203,7 +206,7 @@ def read_document(
 
 
 def _read_archive(content: bytes, archive: _Archive, *, name: str, limits: Limits) -> ZipDocument:
-    documents: dict[str, TextDocument] = {}
+    texts: dict[str, tuple[bytes, OfficeRules | MarkupRules]] = {}
     with _reading(content, name=name) as opened:
         entries = opened.infolist()
         _check_entries(entries, name=name, limits=limits)
@@ -215,14 +218,13 @@ def _read_archive(content: bytes, archive: _Archive, *, name: str, limits: Limit
         for entry in entries:
             pattern = next((pattern for pattern in archive.rules if fnmatchcase(entry.filename, pattern)), None)
             if pattern is not None:
-                documents[entry.filename] = _read_entry(
-                    opened.read(entry), archive.rules[pattern], name=f"{name}/{entry.filename}"
-                )
+                texts[entry.filename] = opened.read(entry), archive.rules[pattern]
+    documents = {file: _read_entry(*text, name=f"{name}/{file}") for file, text in texts.items()}
     return ZipDocument(content, documents)
 
 
 def _read_entry(content: bytes, rules: OfficeRules | MarkupRules, *, name: str) -> TextDocument:
-    text, encoding = decode_text(content, name=name)
+    text, encoding = decode_text(content, MARKUP_ENCODING, name=name)
     if isinstance(rules, MarkupRules):
         return TextDocument(name, encoding, parse_markup(text, rules).parts)
     return TextDocument(name, encoding, *office_parts(text, rules))

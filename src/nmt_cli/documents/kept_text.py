@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import Final
 
 from nmt_cli.documents.marked_text import Mark, MarkedText
 from nmt_cli.tokenization.pieces import Link, Range
@@ -22,9 +23,14 @@ _PLACEHOLDER = (
     r"|[%$#]?\{\{?(?: ?[^\s{}]++)*+ ?\}?\}"
     r"|\$(?:\d++(?![.,]\d)|[a-z_]\w*)"
 )
+SHORTCODE: Final = (
+    r"\[[a-z][\w-]*+(?:\s++[\w-]++=(?:\"[^\"\[\]]*+\"|'[^'\[\]]*+'|[^\s\[\]]++))++\s*+/?\](?!\()|\[/[a-z][\w-]*+\](?!\()"
+    r"|(?<![\w:]):(?:[a-z][\w+-]{1,50}|[+-]1|100):(?![\w:])"
+)
+"""As in WordPress and in chats: [gallery id="1"], [/caption], :smile:."""
 _EMAIL = r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
 _URL = r"(?:https?://|(?<!\w)(?:[a-z][a-z+.-]{0,30}+://|www\.))[^\s<>\"“”«»]+"
-_KEPT = re.compile(rf"(?P<url>{_URL})|{_EMAIL}|{_PLACEHOLDER}", re.IGNORECASE)
+_KEPT = re.compile(rf"(?P<url>{_URL})|{_EMAIL}|{_PLACEHOLDER}|{SHORTCODE}", re.IGNORECASE)
 _OPENING = {")": "(", "]": "[", "}": "{"}
 
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import normalizeReference
 
+from nmt_cli.documents.kept_text import SHORTCODE
 from nmt_cli.documents.markup import (
     HTML,
     PLAIN,
@@ -31,8 +32,8 @@ _KEPT = (
     rf"|<[a-z][a-z+.-]{{,30}}:[^<>\s]{{,{_MOST}}}>"
 )
 _OTHER = (
-    r"\\[!-/:-@\[-`{-~]|\[\^[^\]\s]{1,99}\]:?|\[[ x]\](?=\s)|\[![a-z]+\]|:[a-z0-9_+-]{1,50}:|&(?:#?\w{1,30});"
-    rf"|\{{%[^\n]{{,{_MOST}}}?%\}}|<!--.{{,{_MOST}}}?-->"
+    r"\\[!-/:-@\[-`{-~]|\[\^[^\]\s]{1,99}\]:?|\[[ x]\](?=\s)|\[![a-z]+\]|&(?:#?\w{1,30});"
+    rf"|\{{%[^\n]{{,{_MOST}}}?%\}}|<!--.{{,{_MOST}}}?-->|{SHORTCODE}"
 )
 _ADDRESS = rf"\((?:[^()\\]|\\.|\([^()]{{,{_MOST}}}\)){{,{_MOST}}}\)|\[[^\[\]]{{,{_MOST}}}\]"
 _LINK_END = rf"\](?:{_ADDRESS})?(?:\{{[:.#][^{{}}]{{,99}}\}})?"
@@ -88,6 +89,9 @@ def _find(text: str, content: str, start: int, end: int) -> tuple[int, int] | No
     first = last = -1
     for line in content.split("\n"):
         place = text.find(line, max(start, last), end)
+        if place < 0:  # in a cell of a table
+            line = line.replace("|", "\\|")
+            place = text.find(line, max(start, last), end)
         if place < 0:
             return None
         first = place if first < 0 else first

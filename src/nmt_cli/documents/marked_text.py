@@ -194,6 +194,8 @@ class _Transfer:
                 for other_number, source in enumerate(sources):
                     is_same_kind = self._sources.is_word[source] == self._targets.is_word[target]
                     weights[target][source] += (1.0 if is_same_kind else 0.1) - 0.01 * abs(number - other_number)
+        for own, copy in self._copies.items():  # whatever attention says
+            weights[self._targets.between(*copy)[0]] = {self._sources.between(*own)[0]: 1.0}
         targets_of: list[list[int]] = [[] for _ in range(len(self._sources))]
         for target, of_target in enumerate(weights):
             if of_target:

@@ -18,7 +18,8 @@ from nmt_cli.documents.parts import Block, Part, blocks_of, render_parts
 
 # Possessive quantifiers: no text takes more than a few passes.
 _TAG = re.compile(
-    r"<(?P<slash>/?)(?P<name>[A-Za-z_][^\s<>/\"'=]*+)(?P<attributes>(?:[^<>\"']++|\"[^\"]*+\"|'[^']*+')*+)>"
+    r"<(?P<slash>/)?(?P<name>[A-Za-z_][^\s<>/\"'=]*+)(?P<attributes>(?:[^<>\"']++|\"[^\"]*+\"|'[^']*+')*+)"
+    r"(?P<end>>|(?(slash)\Z|(?!)))"
 )
 _OTHER = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", ">"), ("<!", ">"))
 # With the entities that a document declares itself.
@@ -205,7 +206,7 @@ def _markup_at(text: str, position: int, unclosed: set[str], rules: MarkupRules)
         return None, position
     name = match["name"] if rules.language == "xml" else match["name"].lower()
     if match["slash"]:
-        return Token("close", match[0], name), match.end()
+        return Token("close" if match["end"] else "other", match[0], name), match.end()
     is_void = rules.language != "xml" and name in _HTML_VOID
     if is_void or match["attributes"].endswith("/"):
         return Token("empty", match[0], name, match["attributes"]), match.end()

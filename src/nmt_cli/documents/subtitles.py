@@ -13,7 +13,8 @@ from nmt_cli.documents.parts import Block, Part
 _CUE = re.compile(
     r"^(?P<times>[ \t]*(?:\d+:)?\d+:\d+[,.]\d+[ \t]*-->[^\n]*\n)(?P<text>(?:[ \t]*[^\s][^\n]*(?:\n|\Z))+)", re.M
 )
-_SPEAKER = re.compile(r"[ \t]*[-‐–—][ \t]*")
+# Codes and tags may stand before a dash.
+_SPEAKER = re.compile(r"(?:[ \t]|\{\\[^{}\n]*\}|<[^<>\n]*>)*+[-‐–—][ \t]*")
 _NO_BLOCKS = frozenset[str]()
 
 
