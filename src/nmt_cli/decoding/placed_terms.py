@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice, product
 
 from nmt_cli.decoding.terms import IS_IN_WORD, IS_WITHOUT_SPACES, Occurrence, TermToken, places_of_terms, tokens_of
-from nmt_cli.tokenization.casing import Range
-from nmt_cli.tokenization.pieces import Link
+from nmt_cli.tokenization.pieces import Link, Range
 
 _MOST_CHOICES = 16  # of forms, if several terms of a sentence have several of them
 

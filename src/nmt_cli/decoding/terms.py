@@ -17,7 +17,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
 from nmt_cli.languages import LETTERS_WITHOUT_SPACES
 from nmt_cli.text_encoding import check_encoding, not_utf8_error
-from nmt_cli.tokenization.casing import Range
+from nmt_cli.tokenization.pieces import Range
 from nmt_cli.tokenization.sentence_splitting import split_sentences
 
 _BETWEEN_FORMS = "|"
