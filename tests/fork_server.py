@@ -18,10 +18,13 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from importlib import import_module, reload
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
+
+from nmt_cli.errors import DataError
 
 _IMPORTED = (
     "jinja2",
@@ -45,6 +48,10 @@ def serve(path: str) -> dict[str, Any] | None:
         listener.listen()
         for module in _IMPORTED:
             import_module(module)
+        languages = import_module("nmt_cli.languages")
+        languages.is_language("en")
+        with suppress(DataError):  # it is not installed
+            languages.language_identifier(where=None)  # as the report of prepared data does, in half a second
         connection, _ = listener.accept()
     with connection:
         while connection in select.select([connection, sys.stdin], [], [])[0]:

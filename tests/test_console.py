@@ -97,7 +97,7 @@ def full_disk() -> int:
 @pytest.mark.parametrize("open_stderr", [closed_terminal, pipe_without_reader, full_disk])
 def test_a_stderr_that_cannot_be_written_changes_no_exit_code(open_stderr: Callable[[], int], tmp_path: Path) -> None:
     stderr = open_stderr()
-    for arguments, code in (("info no-such-model", 5), ("prepare demo", 0)):
+    for arguments, code in (("info no-such-model", 5), ("prepare demo --limit 300 --workers 1", 0)):
         command = [sys.executable, "-m", "nmt_cli", *arguments.split()]
         assert subprocess.run(command, stderr=stderr, cwd=tmp_path, check=False).returncode == code
     os.close(stderr)

@@ -267,7 +267,7 @@ save_tiny(Path(sys.argv[1]) / "m", spm_folder=Path(sys.argv[1]) / "spm", seed=2,
 """
 
 
-@pytest.mark.parametrize("sync", [1, 6])
+@pytest.mark.parametrize("sync", [pytest.param(1, marks=pytest.mark.slow), 6])
 def test_kill_9_while_saving_leaves_the_old_model(tmp_path: Path, repository: Path, sync: int) -> None:
     old = save_tiny(tmp_path / "m", spm_folder=tmp_path / "spm", seed=1)
     command = [sys.executable, "-c", KILLED_WHILE_SAVING, str(tmp_path), str(sync)]

@@ -15,11 +15,11 @@ from tests.decoding.trained import TEST, TRAIN, shared_model
 def test_terms_are_kept_and_no_loop_is_left(
     repository: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    for name, pairs in {"train": TRAIN, "test": TEST[:100]}.items():
+    for name, pairs in {"train": TRAIN, "test": TEST[:40]}.items():
         for language, lines in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
             (tmp_path / f"{name}.{language}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     texts = ["--train", str(tmp_path / "train"), "--test", f"made={tmp_path / 'test'}", "--most", "40"]
-    command = [sys.executable, str(repository / "benchmarks/terms_and_loops.py"), *texts, "--runs", "1", "--odd", "48"]
+    command = [sys.executable, str(repository / "benchmarks/terms_and_loops.py"), *texts, "--runs", "1", "--odd", "16"]
     model = shared_model(tmp_path_factory)
     process = subprocess.run([*command, "--model", str(model)], capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr

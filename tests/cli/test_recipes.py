@@ -125,7 +125,7 @@ def test_no_number_of_a_list_is_cut_off_in_a_narrow_terminal(tmp_path: Path, col
 
 @pytest.mark.parametrize("columns", [80, 60])
 def test_the_table_of_nmt_prepare_has_whole_numbers_and_headings(tmp_path: Path, columns: int) -> None:
-    lines = seen_in_terminal(["prepare", "demo", "--limit", "1500"], columns=columns, folder=tmp_path)
+    lines = seen_in_terminal(["prepare", "demo", "--limit", "1500", "--workers", "1"], columns=columns, folder=tmp_path)
     shown = "\n".join(lines)
     assert "…" not in shown
     (train,) = (line.split() for line in lines if line.startswith("train "))

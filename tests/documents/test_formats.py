@@ -321,9 +321,8 @@ def test_deep_and_broken_markup_is_read_in_a_moment(name: str) -> None:
     unit = '<tu><tuv xml:lang="en"><seg>one</seg></tuv></tu>'
     deep = f"<{root}>{'<g>' * 10_000}one{'</g>' * 10_000}{'<b>' * 10_000}{unit}{'<' * 10_000}</{root}>"
     bomb = '<!DOCTYPE r [<!ENTITY a "one"><!ENTITY b "&a;&a;">]>' + deep.replace("one", "one &b;&b;", 1)
-    for text in (deep, bomb):
-        found = html.unescape(upper(text, name)).lower()
-        assert found.replace('<tuv xml:lang="de"><seg>one</seg></tuv>', "") == text.lower()
+    found = html.unescape(upper(bomb, name)).lower()
+    assert found.replace('<tuv xml:lang="de"><seg>one</seg></tuv>', "") == bomb.lower()
 
 
 COMMAND = [sys.executable, "-m", "nmt_cli", "decode", "--device", "cpu", "--threads", "1"]

@@ -339,7 +339,7 @@ def preparation(folder: Path, *, taken_from: str) -> list[str]:
             lines = "".join(f"{pair[side]}\n" for pair in pairs)
             (folder / f"{name}.{language}").write_text(lines, encoding="utf-8")
     setting = f"tokenizer.taken_from={taken_from}"
-    return ["prepare", "--train", "mine", "--valid", "held", "-l", "en-de", "--set", setting]
+    return ["prepare", "--train", "mine", "--valid", "held", "-l", "en-de", "--workers", "1", "--set", setting]
 
 
 def test_the_address_of_a_model_stands_for_its_name_as_the_origin_of_a_vocabulary(ready: Machine) -> None:

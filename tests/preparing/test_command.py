@@ -17,7 +17,7 @@ from nmt_cli.recipe.loading import load_recipe
 from tests.forks import run_forked
 from tests.preparing.corpus_files import contents, invented_pairs, small_corpus
 
-OWN = ["--train", "train", "--valid", "valid", "--languages", "en-de", "-o", "out/mine"]
+OWN = ["--train", "train", "--valid", "valid", "--languages", "en-de", "-o", "out/mine", "--workers", "1"]
 OWN += ["--set", "tokenizer.vocab_size=400"]
 
 
@@ -47,7 +47,17 @@ def test_one_command_makes_data_of_a_translation_memory(tmp_path: Path) -> None:
     variants = '<tuv xml:lang="en-US"><seg>{}</seg></tuv><tuv xml:lang="de"><seg>{}</seg></tuv>'
     units = "".join(f"<tu>{variants.format(*pair)}</tu>\n" for pair in invented_pairs(400, seed=1))
     (tmp_path / "company.tmx").write_text(f'<tmx version="1.4"><body>{units}</body></tmx>')
-    command = ["prepare", "--train", "company.tmx", "-l", "en-de", "--set", "cleaning.max_length_ratio=null"]
+    command = [
+        "prepare",
+        "--train",
+        "company.tmx",
+        "-l",
+        "en-de",
+        "--workers",
+        "1",
+        "--set",
+        "cleaning.max_length_ratio=null",
+    ]
     done = nmt(command, folder=tmp_path)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert "company.tmx: en is en-US\n" in done.stderr
@@ -90,7 +100,7 @@ def test_a_dry_run_prints_a_corpus_file_and_writes_nothing(tmp_path: Path) -> No
     assert f"input:  train: train.en, {(tmp_path / 'train.en').stat().st_size:,} bytes\n" in planned.stderr
     assert planned.stderr.endswith("output: out/mine\nto do:  cleaned, selected, tokenizer, encoded, report\n")
     (tmp_path / "again.yaml").write_text(planned.stdout)
-    done = nmt(["-q", "prepare", "again.yaml", "-o", "out/mine"], folder=tmp_path)
+    done = nmt(["-q", "prepare", "again.yaml", "-o", "out/mine", "--workers", "1"], folder=tmp_path)
     assert done.returncode == 0, done.stderr
 
 

@@ -52,10 +52,10 @@ def test_a_full_disk_loses_no_finished_stage(
 
 
 def test_a_full_disk_in_a_worker_is_an_error_after_which_the_same_command_continues(tmp_path: Path) -> None:
-    small_corpus(tmp_path, pairs=3000)
+    small_corpus(tmp_path, pairs=1000)
     arguments = "prepare --train train --valid valid -l en-de -o data --workers 2 --set tokenizer.vocab_size=400"
     command = [sys.executable, "-m", "nmt_cli", *arguments.split()]
-    limited = f"ulimit -f 100; {shlex.join(command)}"  # in KiB: the text takes more
+    limited = f"ulimit -f 40; {shlex.join(command)}"  # in KiB: the text takes more
     failed = subprocess.run(limited, cwd=tmp_path, capture_output=True, text=True, shell=True)
     assert failed.returncode == 4
     assert failed.stderr == (
@@ -175,8 +175,8 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("stage", "reports", "workers", "kept"),
     [
         ("cleaning", 5, 2, "cleaned: 4 chunks finished before, kept"),
-        ("tokenizer", 1, 2, "selected: finished before, kept"),
-        ("encoding", 1, 3, "tokenizer: finished before, kept"),
+        pytest.param("tokenizer", 1, 2, "selected: finished before, kept", marks=pytest.mark.slow),
+        pytest.param("encoding", 1, 3, "tokenizer: finished before, kept", marks=pytest.mark.slow),
         ("encoding", 6, 1, "tokenizer: finished before, kept"),
     ],
 )
@@ -206,6 +206,7 @@ def test_a_killed_preparation_continues_to_the_same_bytes(
     assert left == ["data", "train.de", "train.en", "valid.de", "valid.en"]
 
 
+@pytest.mark.slow
 def test_a_killed_preparation_sets_the_same_pairs_aside(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     pairs = invented_pairs(1000, seed=6)

@@ -181,10 +181,7 @@ def test_a_limit_downloads_the_files_that_it_needs_and_a_killed_or_broken_downlo
     assert "error: the hub's cache holds 2 of 3 files of wmt/wmt14 de-en train\n" in incomplete.stderr
 
 
-@pytest.mark.parametrize("variables", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}])
-def test_a_data_set_in_the_hubs_cache_needs_no_network_and_no_other_subset(
-    tmp_path: Path, hub: Hub, variables: dict[str, str]
-) -> None:
+def test_a_data_set_in_the_hubs_cache_needs_no_network_and_no_other_subset(tmp_path: Path, hub: Hub) -> None:
     card = hub.folder / "wmt" / "wmt14" / "README.md"
     other = "configs:\n- config_name: cs-en\n  data_files:\n  - {split: train, path: cs-en/train-*}\n"
     card.write_text(card.read_text().replace("configs:\n", other))
@@ -193,10 +190,11 @@ def test_a_data_set_in_the_hubs_cache_needs_no_network_and_no_other_subset(
     online = hub.environment(tmp_path / "home")
     assert prepare(tmp_path, **online).returncode == 0
     hub.requests.clear()
-    again = prepare(tmp_path, "--overwrite", **{**online, **variables})
-    assert again.returncode == 0, again.stderr
-    assert hub.requests == []
-    assert f"; using its files of commit {COMMIT}, cached before\n" in again.stderr
+    for variable, value in (("HF_HUB_OFFLINE", "1"), ("HF_ENDPOINT", "http://127.0.0.1:9")):
+        again = prepare(tmp_path, "--overwrite", **{**online, variable: value})
+        assert again.returncode == 0, again.stderr
+        assert hub.requests == []
+        assert f"; using its files of commit {COMMIT}, cached before\n" in again.stderr
 
 
 @pytest.mark.parametrize(

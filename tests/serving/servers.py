@@ -24,6 +24,7 @@ from nmt_cli.serving.worker_model import EngineSettings
 from nmt_cli.serving.worker_pool import ModelSettings
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from tests.artifacts.builders import save_tiny, tiny_model, tiny_recipe, write_spm
+from tests.forks import Forked
 from tests.waiting import wait_until
 
 _READY = re.compile(r"ready: (?:http://[\w.]+:(\d+)|unix:)")
@@ -132,6 +133,12 @@ class Site:
         return float(found[1]) if found else 0.0
 
 
+class _WithServer(Forked[bytes]):
+    """A process that has imported what answers HTTP."""
+
+    imported = ("fastapi", "nmt_cli.serving.server", "uvicorn")
+
+
 class Server(Site):
     """A running `nmt serve` with one worker; its port once `wait` has returned, its log in a file."""
 
@@ -142,7 +149,7 @@ class Server(Site):
         options = ["--port", "0", "--device", "cpu", "--threads", "1", "--workers", "1", "--timeout", "200"]
         command = [sys.executable, "-m", "nmt_cli", "serve", *options, *map(str, arguments)]
         with log.open("wb") as stream:
-            self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stream)
+            self.process = _WithServer(command, stdout=subprocess.DEVNULL, stderr=stream)
         self._is_ending = False
 
     def wait(self) -> Server:

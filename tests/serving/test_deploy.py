@@ -172,6 +172,7 @@ def all_sent_back(connection: socket.socket) -> bytes:
     return received
 
 
+@pytest.mark.slow
 def test_nginx_ends_slow_silent_and_greedy_clients_and_answers_the_others(
     server: Server, tmp_path: Path, repository: Path
 ) -> None:

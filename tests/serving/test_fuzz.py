@@ -24,7 +24,7 @@ from schemathesis.specs.openapi.checks import (  # noqa: E402
     response_schema_conformance,
 )
 
-_EXAMPLES = 15
+_EXAMPLES = 8
 _SOURCE_FIELDS = {
     "/translate": "source",
     "/v1/translate": "source",
@@ -95,7 +95,7 @@ def test_the_openapi_document_is_kept(servers: dict[str, Server], mode: Generati
     assert seen[200 if mode.is_positive else 400] > _EXAMPLES
 
 
-@settings(QUIETLY, max_examples=120)
+@settings(QUIETLY, max_examples=60)
 @given(path=PATHS, fields=FIELDS, kind=st.sampled_from(["json", "form", "query"]))
 def test_any_fields_are_answered(server: Server, path: str, fields: dict[str, Any], kind: str) -> None:
     form = urlencode({name: str(value).encode("utf-8", "replace") for name, value in fields.items()})
@@ -112,7 +112,7 @@ def test_any_fields_are_answered(server: Server, path: str, fields: dict[str, An
         assert answer.status == 200 or ("message" if path.startswith("/v2") else "error") in content
 
 
-@settings(QUIETLY, max_examples=60)
+@settings(QUIETLY, max_examples=40)
 @given(
     path=PATHS,
     body=st.binary(max_size=200) | st.text(max_size=100).map(lambda text: json.dumps({"q": text})[:-1].encode()),

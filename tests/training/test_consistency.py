@@ -138,7 +138,7 @@ def give_two(given: Feed, precision: Precision) -> tuple[Tensor, float]:
     return updater.weights.values.clone(), results[-1].kl
 
 
-@pytest.mark.parametrize("setting", [R_DROP, SIMCUT])
+@pytest.mark.parametrize("setting", [pytest.param(R_DROP, marks=pytest.mark.slow), SIMCUT])
 def test_two_ranks_take_the_updates_of_one(setting: str, prepared: PreparedData, tmp_path: Path) -> None:
     settings = ("model={dropout: 0.1, word_dropout: {target: 0.1}}", f"training.consistency={setting}")
     found = {}

@@ -52,7 +52,7 @@ def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def small_feed(data: PreparedData, *settings: str) -> Feed:
     """Micro-batches of few tokens, as Triton's interpreter is slow."""
-    return feed(data, "training.batch_tokens=200", *settings, max_tokens=112)
+    return feed(data, "training.batch_tokens=100", *settings, max_tokens=64)
 
 
 def run_again(function: Callable[[], None]) -> Callable[[], None]:

@@ -176,8 +176,8 @@ def check_stacks(lines: list[str]) -> None:
 @pytest.mark.parametrize(
     ("statement", "code", "told"),
     [
-        ("raise ValueError('a bug')", 1, "ValueError: a bug"),
-        ("os.kill(os.getpid(), 9)", 7, "SIGKILL"),
+        pytest.param("raise ValueError('a bug')", 1, "ValueError: a bug", marks=pytest.mark.slow),
+        pytest.param("os.kill(os.getpid(), 9)", 7, "SIGKILL", marks=pytest.mark.slow),
         ("os.kill(os.getpid(), 15)", 75, "stopped after update "),
     ],
 )
@@ -194,7 +194,9 @@ def test_all_ranks_end_with_one_and_one_message_tells_why(
     assert "lost the connection" not in stderr
 
 
-def test_an_error_of_one_rank_in_a_shared_validation_ends_both(prepared: PreparedData, tmp_path: Path) -> None:
+def test_an_error_of_one_rank_ends_both_and_what_all_ranks_meet_only_the_first_tells(
+    prepared: PreparedData, finished: Callable[..., Path], tmp_path: Path
+) -> None:
     fault = """
 if RANK == "1":
     from nmt_cli.errors import DeviceError
@@ -203,10 +205,14 @@ if RANK == "1":
         raise DeviceError("no memory is left", hint="end other programs")
     validation._losses = fail
 """
-    process = start(LAUNCHED, prepared, tmp_path, f"training.updates={UPDATES}", fault=fault)
+    shutil.copytree(finished("training.updates=4", "model.heads=1") / "model", tmp_path / "model")
+    settings = (f"training.updates={UPDATES}", "model.max_positions=20")
+    process = start((*LAUNCHED, "--init-from", "model"), prepared, tmp_path, *settings, fault=fault)
     _, stderr = process.communicate()
     assert process.returncode == 6, stderr
     assert stderr.count("no memory is left") == stderr.count("error:") == 1, stderr
+    assert stderr.count("are longer than model.max_positions and are left out") == 1
+    assert stderr.count("architecture of model: heads 1 (not 2)") == 1
 
 
 def test_an_error_of_all_ranks_is_told_once_under_torchrun_too(prepared: PreparedData, tmp_path: Path) -> None:
@@ -346,15 +352,3 @@ def test_ranks_that_do_not_find_each_other_say_nccl_s_reason(
     with pytest.raises(DeviceError, match="the 2 processes of the training did not find each other") as caught:
         join_with_gpus(local=0, gpus=["a"])
     assert caught.value.where == "Cuda failure 'out of memory'"
-
-
-def test_what_all_ranks_meet_only_the_first_tells(
-    prepared: PreparedData, finished: Callable[..., Path], tmp_path: Path
-) -> None:
-    shutil.copytree(finished("training.updates=4", "model.heads=1") / "model", tmp_path / "model")
-    settings = ("training.updates=1", "model.max_positions=20")
-    process = start((*LAUNCHED, "--init-from", "model"), prepared, tmp_path, *settings)
-    _, stderr = process.communicate()
-    assert process.returncode == 0, stderr
-    assert stderr.count("are longer than model.max_positions and are left out") == 1
-    assert stderr.count("architecture of model: heads 1 (not 2)") == 1
