@@ -1,4 +1,4 @@
-"""The trained model, once for all tests."""
+"""The trained model and its translator, once for all tests."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nmt_cli.api import Translator
 from tests.decoding.trained import shared_model
 
 
@@ -13,3 +14,9 @@ from tests.decoding.trained import shared_model
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model directory."""
     return shared_model(tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def translator(trained: Path) -> Translator:
+    """The trained model on the CPU, by torch."""
+    return Translator.from_pretrained(trained, device="cpu")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +13,6 @@ from nmt_cli.tokenization.pieces import Link
 from tests.decoding.trained import TEST
 
 LINES = [source for source, _ in TEST[:40]]
-
-
-@pytest.fixture(scope="module")
-def translator(trained: Path) -> Translator:
-    return Translator.from_pretrained(trained, device="cpu")
 
 
 def test_a_line_is_answered_in_its_casing(translator: Translator) -> None:

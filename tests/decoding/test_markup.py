@@ -14,11 +14,6 @@ from tests.decoding.trained import TEST
 LINES = [source for source, _ in TEST[:100]]
 
 
-@pytest.fixture(scope="module")
-def translator(trained: Path) -> Translator:
-    return Translator.from_pretrained(trained, device="cpu")
-
-
 @pytest.fixture(scope="module", params=["torch", "ctranslate2"])
 def by_engine(trained: Path, request: pytest.FixtureRequest) -> Translator:
     pytest.importorskip("ctranslate2")

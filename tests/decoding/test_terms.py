@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,19 +129,14 @@ def test_missing_terms_take_the_places_of_the_words_that_translate_theirs(
     assert [*beginnings_with_terms(FREE, links, found, num_fixed=0, num_more=num_more)] == expected
 
 
-@pytest.fixture(scope="module")
-def translator(trained: Path) -> Translator:
-    return Translator.from_pretrained(trained, device="cpu")
-
-
 TERMS = {"dog": ["Köter"], "house": ["Gebäude", "Häuschen"], "bread": ["Brot"], "nobody": ["kein Mensch"]}
 
 
 @pytest.mark.parametrize("options", [{}, {"beam": 1}, {"nbest": 2}, {"mbr": "chrf"}, {"stop_loops": True}])
-def test_a_translation_has_its_terms_and_otherwise_stays(translator: Translator, options: dict[str, object]) -> None:
+def test_a_translation_has_its_terms_and_otherwise_stays(translator: Translator, options: dict[str, Any]) -> None:
     lines, terms = [source for source, _ in TEST[:60]], TermList(TERMS)
-    free = translator.translate(lines, **options)  # type: ignore[arg-type]
-    bound = translator.translate(lines, terms=terms, **options)  # type: ignore[arg-type]
+    free = translator.translate(lines, **options)
+    bound = translator.translate(lines, terms=terms, **options)
     num_changed = 0
     for line, before, after in zip(lines, free, bound, strict=True):
         occurrences = terms.find(line)
