@@ -10,7 +10,8 @@ from typing import Any
 from nmt_cli.errors import RecipeError, UsageError
 from nmt_cli.languages import is_language, parse_languages
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus, source_of
-from nmt_cli.preparing.sources.base import Split, kind_of_file
+from nmt_cli.preparing.sources.base import Split, kind_of_file, without_query
+from nmt_cli.preparing.sources.columns import TableSource
 from nmt_cli.preparing.sources.text import split_code
 from nmt_cli.recipe.foreign_names import check_own_keys
 from nmt_cli.recipe.loading import find_yaml_file, parse_override
@@ -57,7 +58,7 @@ def corpus_from_files(
         "name": as_name(name, default="corpus"),
         "languages": {"source": source, "target": target},
         **{
-            split: [_with_columns(source_of(path), columns) for path in _first_of_two_sides(paths)]
+            split: [_source_with_columns(path, columns) for path in _first_of_two_sides(paths)]
             for split, paths in files.items()
         },
     }
@@ -80,15 +81,16 @@ def _first_of_two_sides(paths: Sequence[str]) -> list[str]:
     return list(first.values())
 
 
-def _with_columns(source: dict[str, str], columns: str | None) -> dict[str, Any]:
-    """The keys of a source, with its two columns if they are given and it is a table."""
-    if columns is None or source["kind"] not in ("tsv", "csv", "jsonl", "parquet"):
+def _source_with_columns(path: str, columns: str | None) -> dict[str, Any]:
+    """The keys of the source at a path, with its two columns if they are given and its kind has columns."""
+    source, kind = source_of(path), kind_of_file(without_query(path))
+    if columns is None or kind is None or not kind.has_columns:
         return dict(source)
     names = [column.strip() for column in columns.split(",")]
     if len(names) != 2 or not all(names):
         hint = "by number or by name, source first: --columns 3,4"
         raise UsageError(f"`columns` {columns!r} is not SOURCE,TARGET", setting="columns", hint=hint)
-    given = [int(name) if name.isdecimal() and source["kind"] in ("tsv", "csv") else name for name in names]
+    given = [int(name) if name.isdecimal() and issubclass(kind, TableSource) else name for name in names]
     return {**source, "source": given[0], "target": given[1]}
 
 

@@ -108,22 +108,22 @@ class EncodingJob:
 
         def encode(number: int) -> dict[str, EncodedSide]:
             chunk, copies = chunks[number], copies_of(number)
-            return {side: encoder.encode_chunk(chunk, side, copies) for side, encoder in encoders.items()}
+            return {side: encoder.encode_chunk(chunk, copies) for side, encoder in encoders.items()}
 
         return encode
 
     def encoders(self) -> dict[str, _SideEncoder]:
         """The encoder of each side."""
-        return {side: _SideEncoder(self.tokenizers / f"{side}.spm", is_source=side == SIDES[0]) for side in SIDES}
+        return {side: _SideEncoder(self.tokenizers / f"{side}.spm", side) for side in SIDES}
 
 
 class _SideEncoder:
     """Encodes one side of a corpus, and counts what the report needs."""
 
-    def __init__(self, model: Path, *, is_source: bool) -> None:
-        self._tokenizer, self._is_source = Tokenizer.load(model), is_source
+    def __init__(self, model: Path, side: str) -> None:
+        self._tokenizer, self._side, self._is_source = Tokenizer.load(model), side, side == SIDES[0]
         kind = kind_if_text_unchanged(model.read_bytes())
-        self._encoder = TextEncoder(self._tokenizer, kind=kind, is_source=is_source)
+        self._encoder = TextEncoder(self._tokenizer, kind=kind, is_source=self._is_source)
         self.vocab_size = self._tokenizer.vocab_size
 
     def encode_lines(self, lines: list[str]) -> EncodedSide:
@@ -133,9 +133,9 @@ class _SideEncoder:
         text = "".join(f"{tidy(line)}\n" for line in lines)
         return self._add_statistics(self._encoder.encode(text.encode()), words)
 
-    def encode_chunk(self, chunk: CleanChunk, side: str, copies: NDArray[np.uint16]) -> EncodedSide:
-        """Encode each line of a chunk as often as it is taken."""
-        text, words, is_taken = chunk.text(side), chunk.array(f"{side}_words"), copies > 0
+    def encode_chunk(self, chunk: CleanChunk, copies: NDArray[np.uint16]) -> EncodedSide:
+        """Encode each line of this side of a chunk as often as it is taken."""
+        text, words, is_taken = chunk.text(self._side), chunk.array(f"{self._side}_words"), copies > 0
         if not is_taken.all():
             text = b"".join(line + b"\n" for line in compress(text.split(b"\n"), is_taken))
         encoded, words, copies = self._encoder.encode(text), words[is_taken], copies[is_taken]
