@@ -111,9 +111,9 @@ def linked(*pairs: tuple[str, str]) -> list[Link]:
 @pytest.mark.parametrize(
     ("terms", "num_more", "expected"),
     [
-        ({"bicycle": ["Velo"]}, 0, ["der Hund sieht ein Velo"]),
+        ({"bicycle": ["Velo"]}, 0, ["der Hund sieht ein Velo."]),
         ({"bicycle": ["Velo"]}, 1, ["der Hund sieht ein Velo."]),
-        ({"dog": ["Köter"], "bicycle": ["Velo"]}, 0, ["der Köter sieht ein Velo"]),
+        ({"dog": ["Köter"], "bicycle": ["Velo"]}, 0, ["der Köter sieht ein Velo."]),
         ({"dog": ["Hunde", "Köter"]}, 1, ["der Hunde sieht", "der Köter sieht"]),
         ({"the dog": ["Bello"]}, 0, ["Bello"]),
         ({"a": ["(irgend)ein"]}, 0, ["der Hund sieht (irgend)ein"]),  # no link: after the word before

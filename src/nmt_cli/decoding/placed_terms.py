@@ -16,13 +16,18 @@ def beginnings_with_terms(
 ) -> Iterator[str]:
     """Beginnings of a translation up to the last term that it lacked, with `num_more` words or marks after it.
 
-    There is one for each choice of the terms' forms. The first `num_fixed` characters stay as they are.
+    If there are only marks after it, all of them stay. There is one beginning for each choice of the terms' forms. The
+    first `num_fixed` characters stay as they are.
     """
     met = places_of_terms(terms, text)
     words = [token for token in tokens_of(text) if not token.text.isspace()]
     free = [word for word in words if not any(start <= word.start < end for start, end in met.values())]
-    placed = sorted((*_place(free, links, one), one.targets) for index, one in enumerate(terms) if index not in met)
-    placed = [one for one in placed if one[0] >= num_fixed]
+    places = sorted((*_place(free, links, one), one.targets) for index, one in enumerate(terms) if index not in met)
+    placed = [
+        (start, end, _in_case(targets, is_first=not text[:start].strip()))
+        for start, end, targets in places
+        if start >= num_fixed
+    ]
     if not placed:
         return
     for forms in islice(product(*(targets for *_, targets in placed)), _MOST_CHOICES):
@@ -32,8 +37,16 @@ def beginnings_with_terms(
             follows_word = IS_IN_WORD.search(beginning[-1:]) and not IS_WITHOUT_SPACES.search(beginning[-1] + form[0])
             beginning += f" {form}" if follows_word else form
             position = max(end, position)
-        ends = [word.end for word in words if word.start >= position][:num_more]
-        yield beginning + text[position : max(ends, default=position)]
+        rest = [word for word in words if word.start >= position]
+        kept = rest[:num_more] if any(IS_IN_WORD.match(word.text) for word in rest) else rest
+        yield beginning + text[position : kept[-1].end if kept else position]
+
+
+def _in_case(targets: Sequence[str], *, is_first: bool) -> Sequence[str]:
+    """The forms of a term that have a capital at the beginning of a sentence, or elsewhere those that need none."""
+    if is_first:
+        return [form for form in targets if form[0].isupper()] or targets
+    return [form for form in targets if form[0].islower() or form[0].lower() + form[1:] not in targets]
 
 
 def _place(words: Sequence[TermToken], links: Sequence[Link], term: Occurrence) -> Range:
