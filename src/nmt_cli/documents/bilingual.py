@@ -1,7 +1,4 @@
-"""XLIFF 1.2 and 2, and TMX: the translation stands beside its source, which stays.
-
-What has a translation keeps it.
-"""
+"""XLIFF 1.2 and 2, and TMX: the translation stands beside its source, and existing translations stay."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from nmt_cli.recipe.schema import LanguagePair
 
 # Their content is code of the document's format.
 _CODES = frozenset(["ph", "it", "bpt", "ept", "ut"])
-# The beginning and the end of markup that is no element, because it may overlap with others.
+# The codes at the beginning and the end of a span. They are no tags because spans may overlap.
 _SPAN_STARTS, _SPAN_ENDS = frozenset(["bpt", "bx", "sc"]), frozenset(["ept", "ex", "ec"])
 _SPAN_KEYS = ("startRef", "rid", "i", "id")
 _UNITS = frozenset({"trans-unit", "segment"})
@@ -81,7 +78,10 @@ class _Tree:
         return True
 
     def assembled(self, replaced: dict[int, tuple[int, list[Part]]]) -> list[Part]:
-        """The document with other parts in the place of tokens: by the first one, where they end, and the parts."""
+        """The document with new parts in the place of some tokens.
+
+        `replaced` has the index after the last of these tokens and the new parts, by the index of the first.
+        """
         parts: list[Part] = []
         index = 0
         while index < len(self.tokens):
@@ -189,7 +189,7 @@ def _check_root(roots: Sequence[int], root: str, *, name: str) -> None:
 
 
 def _has_translation(tree: _Tree, unit: int, source: int, target: int | None) -> bool:
-    """Whether a unit has a target that is not only the copy of its source, or in a state without translation."""
+    """Whether the target of a unit is a translation: as its state says, or if it differs from the source."""
     if target is None or not re.sub(r"<[^<>]*>", "", tree.inner_text(target)).strip():
         return False
     state = _attribute(tree.tokens[target], "state") or _attribute(tree.tokens[unit], "state")
@@ -205,7 +205,7 @@ def _inline_parts(tokens: Sequence[Token]) -> list[Part]:
 
 
 def _with_whole_codes(tokens: Sequence[Token]) -> list[Token]:
-    """The tokens, where each element of code is one token with its content."""
+    """The tokens with each element of code as one token."""
     pairs = matching_tags(tokens)
     whole: list[Token] = []
     index = 0
@@ -220,7 +220,7 @@ def _with_whole_codes(tokens: Sequence[Token]) -> list[Token]:
 
 
 def _with_spans(tokens: Sequence[Token]) -> list[Token]:
-    """The tokens, where codes that begin and end a span are tags of one, unless it overlaps with another."""
+    """The tokens with the codes around a span as its tags. Codes of spans that overlap stay empty."""
     spans = list(tokens)
     parents = _Tree(tokens).parents
     started: list[tuple[str, int]] = []

@@ -44,7 +44,7 @@ def find_kept(text: str) -> list[Range]:
 
 
 def _without_punctuation(address: str) -> str:
-    """An address without the punctuation of the sentence around it; a bracket that it opens itself belongs to it."""
+    """An address without the punctuation after it. A closing bracket stays if the address has its opening one."""
     while address[-1] in ".,;:!?…'’*" or (
         address[-1] in _OPENING and address.count(_OPENING[address[-1]]) < address.count(address[-1])
     ):
@@ -53,7 +53,7 @@ def _without_punctuation(address: str) -> str:
 
 
 def without_overlaps(ranges: Iterable[Range], others: Iterable[Range] = ()) -> list[Range]:
-    """The ranges in order, without those that overlap one before; of the others, only those that overlap none."""
+    """The ranges in order. Of two that overlap, the first one stays; of the others, only those beside all ranges."""
     found: list[Range] = []
     for start, end in sorted(ranges, key=lambda kept: (kept[0], -kept[1])):
         if not found or start >= found[-1][1]:
@@ -92,7 +92,7 @@ def links_to_copies(text: str, kept: Sequence[Range], translation: str) -> list[
 
 @dataclass(frozen=True, slots=True)
 class WithoutKept:
-    """A text without its kept ranges, where each is an empty mark of `marked`, and how to put them back."""
+    """A text without its kept ranges. Each of them is an empty mark of `marked`, which says where to put it back."""
 
     text: str
     kept: Sequence[Range]

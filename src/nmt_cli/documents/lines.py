@@ -59,8 +59,8 @@ def _escaped(block: Block, escape: Callable[[str], str]) -> Block:
 def po_parts(text: str, *, languages: LanguagePair, name: str) -> list[Part]:
     """The messages of a PO file or template without a translation, in the places of their translations.
 
-    Of plural forms the first is that of the singular, the others are those of the plural. DataError if it is no PO
-    file, or one of another target language.
+    The first plural form translates the singular, and all others translate the plural. DataError if the file is not PO,
+    or is for another target language.
     """
     language = _PO_LANGUAGE.search(text)
     if language and match_code(languages.target, [language[1].replace("_", "-")]) is None:

@@ -85,7 +85,7 @@ def _texts(text: str, references: set[str]) -> Iterator[tuple[int, int, str | No
 
 
 def _find(text: str, content: str, start: int, end: int) -> tuple[int, int] | None:
-    """Where the content of a block stands: its lines one after the other, with what the block puts before each."""
+    """The range of a block's lines in the text, with the marks of the block before each line; None if it has none."""
     first = last = -1
     for line in content.split("\n"):
         place = text.find(line, max(start, last), end)
@@ -115,7 +115,7 @@ def _line_parts(content: str, references: Collection[str]) -> list[Part]:
 
 
 def _tokens(line: str, references: Collection[str]) -> Iterator[Token]:
-    """The text of a line with its markup, where tags of HTML stand, too."""
+    """The text of a line with its markup, which may be tags of HTML."""
     open_names: list[tuple[str, int]] = []  # with the place of what is inside
     position = 0
     for match in _INLINE.finditer(line):
@@ -134,7 +134,10 @@ def _tokens(line: str, references: Collection[str]) -> Iterator[Token]:
 
 
 def _token(match: re.Match[str], line: str, opened: list[tuple[str, int]], references: Collection[str]) -> Token | None:
-    """The token of a match; None if it is text. `opened` has what is open: the name, and where its content begins."""
+    """The token of a match; None if it is text.
+
+    `opened` has the name of each open element, and the index at which its content begins.
+    """
     raw = match[0]
     if match["kept"] or match["other"]:
         return Token("other", raw)
@@ -167,7 +170,7 @@ def _token(match: re.Match[str], line: str, opened: list[tuple[str, int]], refer
 
 
 def _close(name: str, opened: list[tuple[str, int]]) -> int:
-    """Where the content of the last element of this name begins; it and those begun after it are open no more."""
+    """Close the last element of this name, with all elements inside of it, and return where its content begins."""
     while True:
         other, start = opened.pop()
         if other == name:

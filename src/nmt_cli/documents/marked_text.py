@@ -300,7 +300,7 @@ class _Transfer:
         return start, end
 
     def _boundary(self, mark: Mark, *, not_before: int) -> int:
-        """The boundary between target units where an empty mark has the same neighbours as in the source."""
+        """The boundary between target units at which an empty mark has the same neighbours as in the source."""
         around, region = self._source_region(mark.parent), self._regions[mark.parent]
         place = bisect_left(self._sources.starts, mark.start)
         if place <= around[0]:

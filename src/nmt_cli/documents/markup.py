@@ -1,7 +1,7 @@
 """HTML and XML: a document as markup that stays, and blocks of text with inline markup.
 
-Nothing is repaired, and what is not text for a reader stays as it is, byte for byte. So fragments, templates and tags
-that are never closed are no errors: a tag without its other half is an empty mark at its place.
+Nothing is repaired. All but the text for a reader stays as it is, byte for byte. So fragments, templates and tags that
+are never closed are no errors: a tag without its other half is an empty mark at its place.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _NOT_TRANSLATED = re.compile(
 _SPACES = re.compile(r"[ \t\r\n\f]+")
 _SPACE = re.compile(r"(?:\s|&nbsp;|;psbn&|&#160;|;061#&|&#xa0;|;0ax#&)*+", re.IGNORECASE)
 _REFERENCE = re.compile(r"&(?:#\d+|#x[0-9a-f]+|\w+);", re.IGNORECASE)
-# What only the document itself can explain; and in text where nothing is escaped, all references, codes of subtitles
-# ({\\an8}, <00:01.500>) and of templates ({% if %}).
+# References that only the document itself can explain. In plain text, which has no escapes: all references, and codes
+# of subtitles ({\\an8}, <00:01.500>) and of templates ({% if %}).
 _CODES = {
     "html": re.compile(r"(<\d+(?::\d+)+\.\d+>)"),
     "xml": re.compile(r"(&(?!(?:amp|lt|gt|quot|apos|#\w+);)[\w.:-]+;)"),

@@ -78,7 +78,7 @@ OPEN_DOCUMENT = OfficeRules(
     ),
     skipped=_names("text", "tracked-changes"),
 )
-# What says nothing about how text looks.
+# Properties that do not change how text looks.
 _INVISIBLE = re.compile(
     r"<w:(?:lang|noProof)\b[^<>]*/>|<w:rFonts w:hint=\"\w+\"/>| (?:lang|altLang|dirty|err|noProof|smtClean)=\"[^\"]*\""
 )
@@ -277,7 +277,7 @@ def _single_pieces(tokens: Sequence[Token], runs: Runs) -> Iterator[Token | _Tex
 
 
 def _with_fields(pieces: Sequence[Token | _Text], runs: Runs) -> list[Token | _Text]:
-    """The pieces, where a link that is written as a field is a tag, and another field is one with kept text."""
+    """The pieces with each field as a pair of tags. The text of a field is kept, unless it is a link."""
     found: list[Token | _Text] = []
     index = 0
     while index < len(pieces):
@@ -301,7 +301,7 @@ def _with_fields(pieces: Sequence[Token | _Text], runs: Runs) -> list[Token | _T
 
 
 def _field_at(pieces: Sequence[Token | _Text], start: int) -> tuple[int, int] | None:
-    """Where the result of the field that begins at `start` begins, and where it ends, if it does so in this line."""
+    """The indices at which the result of the field at `start` begins and ends; None if the field goes on elsewhere."""
     depth = middle = 0
     for index in range(start, len(pieces)):
         piece = pieces[index]
