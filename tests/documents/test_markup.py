@@ -166,6 +166,7 @@ def test_nothing_is_lost_of_what_is_no_document(text: str, rules: MarkupRules) -
         '<a href="?a=1&amp;b=2" @click="go(a > b)" disabled>one</a>',
         "<b>one<br>two</b> <b>three</b>",
         "<b>one</b> two </b",
+        "one &amp; two <a href='x",
         "<p>one <b>two <i>three</b> four</i> five</p></div>",
         "<p>see <code>a < b</code>, <span translate=no>a <b>sea</b></span>, <em class='x notranslate'>sun</em></p>",
         "<ul>\n  <li>one</li>\n  <li><p>two</p></li>\n</ul>\n<!-- a <b> c -->",

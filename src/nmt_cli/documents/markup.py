@@ -18,9 +18,10 @@ from nmt_cli.documents.parts import Block, Part, blocks_of, render_parts
 
 # Possessive quantifiers: no text takes more than a few passes.
 _TAG = re.compile(
-    r"<(?P<slash>/)?(?P<name>[A-Za-z_][^\s<>/\"'=]*+)(?P<attributes>(?:[^<>\"']++|\"[^\"]*+\"|'[^']*+')*+)"
-    r"(?P<end>>|(?(slash)\Z|(?!)))"
+    r"<(?P<slash>/?)(?P<name>[A-Za-z_][^\s<>/\"'=]*+)(?P<attributes>(?:[^<>\"']++|\"[^\"]*+\"|'[^']*+')*+)>"
 )
+# At the end of a fragment.
+_CUT_TAG = re.compile(r"<(?:/[A-Za-z_]|[A-Za-z_][\w:.-]*+\s++[\w:.-]++\s*+=)[^<>]*+\Z")
 _OTHER = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", ">"), ("<!", ">"))
 # With the entities that a document declares itself.
 _DOCTYPE = re.compile(r"<!doctype\b(?:[^\[>\"']++|\"[^\"]*+\"|'[^']*+')*+(?:\[.*?\]\s*+)?>", re.IGNORECASE | re.DOTALL)
@@ -185,7 +186,11 @@ def markup_tokens(text: str, rules: MarkupRules) -> Iterator[Token]:
         yield from _text_tokens(text[start:position], rules)
         yield token
         start = position = end
-    yield from _text_tokens(text[start:], rules)
+    cut = _CUT_TAG.search(text, start)
+    end = cut.start() if cut else len(text)
+    yield from _text_tokens(text[start:end], rules)
+    if cut:
+        yield Token("other", cut[0])
 
 
 def _markup_at(text: str, position: int, unclosed: set[str], rules: MarkupRules) -> tuple[Token | None, int]:
@@ -206,7 +211,7 @@ def _markup_at(text: str, position: int, unclosed: set[str], rules: MarkupRules)
         return None, position
     name = match["name"] if rules.language == "xml" else match["name"].lower()
     if match["slash"]:
-        return Token("close" if match["end"] else "other", match[0], name), match.end()
+        return Token("close", match[0], name), match.end()
     is_void = rules.language != "xml" and name in _HTML_VOID
     if is_void or match["attributes"].endswith("/"):
         return Token("empty", match[0], name, match["attributes"]), match.end()
