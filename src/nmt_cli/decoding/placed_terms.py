@@ -46,7 +46,7 @@ def _in_case(targets: Sequence[str], *, is_first: bool) -> Sequence[str]:
     """The forms of a term that have a capital at the beginning of a sentence, or elsewhere those that need none."""
     if is_first:
         return [form for form in targets if form[0].isupper()] or targets
-    return [form for form in targets if form[0].islower() or form[0].lower() + form[1:] not in targets]
+    return [form for form in targets if not form[0].isupper() or form[0].lower() + form[1:] not in targets]
 
 
 def _place(words: Sequence[TermToken], links: Sequence[Link], term: Occurrence) -> Range:
