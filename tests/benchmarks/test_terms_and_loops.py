@@ -12,6 +12,7 @@ import pytest
 from tests.decoding.trained import TEST, TRAIN, shared_model
 
 
+@pytest.mark.slow
 def test_terms_are_kept_and_no_loop_is_left(
     repository: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

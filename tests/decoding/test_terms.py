@@ -61,8 +61,8 @@ def test_each_place_in_a_translation_counts_for_one_term() -> None:
 def test_a_list_is_read_from_tsv_and_csv(tmp_path: Path) -> None:
     expected = [("big house", ("Villa", "Villen")), ("cat", ("Katze",))]
     for name, text in {
-        "a.tsv": "\ufeffbig house\tVilla|Villen\r\n\r\ncat\tKatze\n",
-        "b.csv": 'big house;Villa|Villen\n"cat";"Katze"\ncat;Katze\n',
+        "a.tsv": "\ufeffen\tde\nbig house\tVilla|Villen\r\n\r\ncat\tKatze\n",
+        "b.csv": 'Source;Target\nbig house;Villa|Villen\n"cat";"Katze"\ncat;Katze\n',
         "c.csv": 'cat,Katze\n"big\nhouse",Villa | Villen\n',
     }.items():
         terms = TermList.read(table(tmp_path, text, name))

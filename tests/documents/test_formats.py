@@ -360,10 +360,16 @@ def test_the_command_takes_a_file_by_its_ending(tmp_path: Path, model: Path) -> 
     assert run(tmp_path, model, "lines.txt").stdout == by_option.stdout
     table = run(tmp_path, model, "table.csv", "--column", "text")
     assert table.stdout.startswith("id,text\n1,Heute ")
+    (tmp_path / "terms.tsv").write_text(f"house\t{'Haus' * 200}\n")
+    lacking = run(tmp_path, model, "table.csv", "--column", "text", "--terms", "terms.tsv")
+    assert "the text 'Today the dog sees a house.' lacks the translation of 'house'" in lacking.stderr
     refusals = {
         ("table.csv",): "fix:   say which one to translate: --column id",
         ("table.csv", "-i", "lines.txt"): "fix:   give one: a document or text as FILE, or text with -i FILE",
         ("table.csv", "--format", "jsonl"): "fix:   leave --format out, or give lines of text with -i",
+        ("table.csv", "--nbest", "2"): "fix:   leave --nbest out, or give lines of text with -i",
+        ("table.csv", "--errors", "replace"): "fix:   leave --errors out, or give lines of text with -i",
+        ("missing.html",): "fix:   check the path",
         ("table.csv", "-o", "table.docx"): "fix:   -o translated.csv",
         ("-i", "table.csv"): "fix:   give it as a document, with its ending: nmt decode table.csv -o NEW",
         ("lines.txt", "--column", "1"): "fix:   give a CSV or TSV file without -i: nmt decode FILE --column NAME",

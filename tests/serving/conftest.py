@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -81,6 +83,13 @@ def server(servers: dict[str, Server]) -> Server:
 def strict(servers: dict[str, Server]) -> Server:
     """A server of en-de with keys and small limits."""
     return servers["strict"]
+
+
+@pytest.fixture
+def hurried_deepl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DeepL's client asks whether a document is done every tenth of a second, and not every five seconds."""
+    hurried = SimpleNamespace(time=time.time, sleep=lambda seconds: time.sleep(0.1))
+    monkeypatch.setattr("deepl.translator.time", hurried)
 
 
 @pytest.fixture(scope="session")

@@ -58,11 +58,8 @@ def test_a_file_sent_as_to_libretranslate_comes_back_at_an_address(server: Serve
     assert ".html" in settings["supportedFilesFormat"]
 
 
-def test_deepls_client_translates_a_document(
-    server: Server, strict: Server, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seconds = time.sleep
-    monkeypatch.setattr(time, "sleep", lambda number: seconds(min(number, 0.1)))  # the client waits for five
+@pytest.mark.usefixtures("hurried_deepl")
+def test_deepls_client_translates_a_document(server: Server, strict: Server, expected: str) -> None:
     client = deepl.DeepLClient("any", server_url=server.url)
     out = io.BytesIO()
     status = client.translate_document(

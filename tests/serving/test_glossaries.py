@@ -20,6 +20,7 @@ def client(server: Server) -> deepl.DeepLClient:
     return deepl.DeepLClient("any", server_url=server.url)
 
 
+@pytest.mark.usefixtures("hurried_deepl")
 def test_a_glossary_of_version_2_is_made_used_and_deleted(client: deepl.DeepLClient) -> None:
     assert {(one.source_lang, one.target_lang) for one in client.get_glossary_languages()} == {
         ("en", "de"),

@@ -136,10 +136,10 @@ def test_a_text_in_the_targets_language_comes_back_as_it_is(server: Server) -> N
     [
         pytest.param("<b>" * 10_000 + "the sea" + "</b>" * 10_000, id="nested"),
         pytest.param("<p>" * 10_000 + "the sea", id="unclosed"),
-        pytest.param("<b>a</b> " * 4500, id="many"),
+        pytest.param("<b>a</b> " * 2000, id="many"),
         pytest.param("<i/>" * 20_000 + "the sea", id="empty"),
         pytest.param("<" * 9000, id="angles"),
-        pytest.param("<a b='" * 1000, id="quotes"),
+        pytest.param("<a b='" * 200, id="quotes"),
         pytest.param(
             '<!DOCTYPE x [<!ENTITY a "sea"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">'
             '<!ENTITY c "&b;&b;&b;&b;&b;&b;&b;&b;">]><x>the &c; &c; sea</x>',

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from nmt_cli.preparing.corpus import LocatedCorpus
+    from nmt_cli.preparing.pipeline import PreparationResult
     from nmt_cli.preparing.sources.base import Split
 
 logger = logging.getLogger(__name__)
@@ -102,7 +103,6 @@ def prepare(
     from nmt_cli.devices import num_cpus
     from nmt_cli.hub import HubName
     from nmt_cli.preparing import pipeline
-    from nmt_cli.preparing.report import few_pairs_finding
     from nmt_cli.preparing.vocabulary import Reused
     from nmt_cli.recipe.yaml_files import dump_values
 
@@ -142,16 +142,7 @@ def prepare(
     except KeyboardInterrupt:
         logger.warning("interrupted: the same command continues")
         raise
-    if prepared.was_finished:
-        logger.info("%s is already prepared from these inputs and settings", output)
-    else:
-        _show_summary(prepared.report)
-    logger.info("data:   %s (report.html tells more)", output)
-    warning = few_pairs_finding(prepared.report, prepare=shlex.join(["nmt", *sys.argv[1:]]))
-    if warning is not None and not prepared.was_finished:
-        logger.warning("%s\n%s", *warning)
-    for line in _next_lines(prepared.report, output, model=plan.vocabulary.model):
-        logger.info("%s", line)
+    _tell_result(prepared, output, model=plan.vocabulary.model)
 
 
 def _locate(
@@ -189,11 +180,23 @@ def _locate(
     )
 
 
-def _show_summary(report: dict[str, Any]) -> None:
-    if logger.isEnabledFor(logging.INFO):
+def _tell_result(prepared: PreparationResult, output: Path, *, model: str | None) -> None:
+    """Log what the data has, what it lacks, and the command that trains on it."""
+    from nmt_cli.preparing.report import few_pairs_finding
+
+    report, is_new = prepared.report, not prepared.was_finished
+    if is_new and logger.isEnabledFor(logging.INFO):
         print_whole(stderr_console(), _size_table(report))
-    for level, line in _summary_lines(report):
+    for level, line in _summary_lines(report) if is_new else ():
         logger.log(level, "%s", line)
+    if not is_new:
+        logger.info("%s is already prepared from these inputs and settings", output)
+    logger.info("data:   %s (report.html tells more)", output)
+    warning = few_pairs_finding(report, prepare=shlex.join(["nmt", *sys.argv[1:]]))
+    if warning is not None and is_new:
+        logger.warning("%s\n%s", *warning)
+    for line in _next_lines(report, output, model=model):
+        logger.info("%s", line)
 
 
 def _size_table(report: dict[str, Any]) -> Table:

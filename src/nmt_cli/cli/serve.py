@@ -109,10 +109,7 @@ def serve(
     models = [path if path.exists() else find_models([path])[0] for path in model] if model else find_models(None)
     num_workers = workers or _default_workers(engine, num_models=len(models), device=device, precision=precision)
     host = "0.0.0.0" if host == "*" else host.lower()
-    origins = [origin.lower() for origin in cors or []]
-    names = [name.lower().rstrip(".") for name in allow_host or []]
-    _check_origins(origins)
-    _check_hosts(names)
+    origins, names = _origins(cors or []), _host_names(allow_host or [])
     settings = ServerSettings(
         models,
         host,
@@ -143,20 +140,24 @@ def serve(
     run(settings)
 
 
-def _check_origins(origins: Sequence[str]) -> None:
-    """Raise UsageError if a site has no scheme, or a path: no page could have it."""
+def _origins(sites: Sequence[str]) -> list[str]:
+    """The origins of pages that may call; UsageError if one has no scheme, or a path: no page could have it."""
+    origins = [site.lower() for site in sites]
     for origin in origins:
         if not re.fullmatch(r"\*|[a-z][a-z+.-]*://[^/]+", origin):
             hint = "give scheme and host, as in --cors 'https://*.example.org'"
             raise UsageError(f"{origin!r} is not the address of a site", where="--cors", hint=hint)
+    return origins
 
 
-def _check_hosts(names: Sequence[str]) -> None:
-    """Raise UsageError if a name of the server has a scheme, a port or a path: no client could send it."""
+def _host_names(hosts: Sequence[str]) -> list[str]:
+    """The names to answer to; UsageError if one has a scheme, a port or a path: no client could send it."""
+    names = [host.lower().rstrip(".") for host in hosts]
     for name in names:
         if "/" in name or ":" in name:
             hint = "give the name alone: --allow-host '*.example.org'"
             raise UsageError(f"{name!r} is not the name of a host", where="--allow-host", hint=hint)
+    return names
 
 
 def _default_workers(engine: str, *, num_models: int, device: str, precision: str) -> int:

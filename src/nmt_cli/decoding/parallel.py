@@ -22,7 +22,6 @@ from nmt_cli.devices import choose_device, num_cpus
 from nmt_cli.errors import DataError
 from nmt_cli.memory import collect_garbage_rarely
 from nmt_cli.processes import FEWER_WORKERS_HINT, worker_pool
-from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.pieces import Range
 
 
@@ -52,7 +51,6 @@ class TranslatedBlock:
     engine: str
     precision: str
     device: str
-    languages: LanguagePair
     settings: Mapping[str, Any]
 
 
@@ -108,7 +106,6 @@ class TranslationJob:
             engine=translator.engine,
             precision=translator.precision,
             device=translator.device,
-            languages=translator.languages,
             settings=translator.settings(**self.overrides).model_dump(),
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -15,10 +16,12 @@ import regex
 from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
-from nmt_cli.languages import LETTERS_WITHOUT_SPACES
+from nmt_cli.languages import LETTERS_WITHOUT_SPACES, is_language
 from nmt_cli.text_encoding import check_encoding, not_utf8_error
 from nmt_cli.tokenization.pieces import Range
 from nmt_cli.tokenization.sentence_splitting import split_sentences
+
+logger = logging.getLogger(__name__)
 
 _BETWEEN_FORMS = "|"
 # In these scripts a word is no unit between spaces: each character is a token.
@@ -73,7 +76,7 @@ class TermList:
 
     @classmethod
     def parse(cls, text: str, *, is_csv: bool, name: str) -> Self:
-        """The terms of a table as text, in which blank lines are skipped; `name` is that of its file.
+        """The terms of a table as text, without blank lines and names of columns; `name` is that of its file.
 
         Each row has a term and its translation, or several forms of it: Haus|Hauses. DataError if a row has not two
         columns, if one is blank, or if a term has two translations.
@@ -87,6 +90,9 @@ class TermList:
                 message = f"line {number} has {len(row)} column{'s' if len(row) > 1 else ''}, and a term needs two"
                 raise DataError(message, where=where, hint=f"write the term, {separator}, and its translation")
             source, target = (" ".join(cell.split()) for cell in row)
+            if number == 1 and _are_names(source.lower(), target.lower()):
+                logger.info("%s: line 1 names the columns %s and %s, and is no term", name, source, target)
+                continue
             targets = tuple(dict.fromkeys(form.strip() for form in target.split(_BETWEEN_FORMS)))
             if not source or not all(targets):
                 message = f"line {number} has an empty {'term' if not source else 'translation'}"
@@ -183,6 +189,12 @@ def _first_letters(text: str) -> set[int]:
     """Where the first words of the sentences of a text begin."""
     starts = accumulate(map(len, split_sentences(text, "en")), initial=0)  # the language tells ordinals alone
     return {match.start() for start in starts if (match := _FIRST_LETTER.search(text, start))}
+
+
+def _are_names(first: str, second: str) -> bool:
+    """Whether two cells are names of columns: source and target, or two languages, such as en and de."""
+    is_pair = (first, second) in (("source", "target"), ("src", "tgt"))
+    return is_pair or (first != second and is_language(first) and is_language(second))
 
 
 def _rows(text: str, *, is_csv: bool, name: str) -> Iterator[tuple[int, list[str]]]:

@@ -23,7 +23,7 @@ from nmt_cli.decoding.translation import (
     without_repetition,
 )
 from nmt_cli.documents.kept_text import find_kept, without_overlaps, without_ranges
-from nmt_cli.documents.marked_text import MarkedText
+from nmt_cli.documents.marked_text import MarkedText, beginning_of
 from nmt_cli.documents.markup import MARKUP, MarkupDocument, parse_markup
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.recipe.schema import DecodingConfig, DecodingOverrides, LanguagePair
@@ -94,14 +94,14 @@ class LineTranslator:
         each translation, or "". `mbr` (chrf or bleu) ranks a line's candidates, the beam or the samples, by their
         similarity to each other. The translation of a blank line is empty. With `copy_symbols` a line without letters
         stays as it is, and so do addresses and placeholders in a line, like the `kept` ranges of characters of each
-        line. Each translation has the `terms`, of all lines or of each; its `unmet_terms` are those that it lacks. With
-        `markup` (html or xml) lines are documents or parts of them: their tags stay, on the words that
-        translate the words they stood on. The sentences of a line are translated one by one, as `split_sentences` says,
-        unless it has a prefix; a line break ends a sentence, too. A line too long for the model is also cut elsewhere
-        if necessary; a warning tells its number, counted from `first_line`. A list of alternatives has each text once,
-        unless they are samples. UsageError if the engine does not have a setting, its value is wrong, or this process
-        was forked after the model was opened. DataError if a text is not valid Unicode, there are too few or too many
-        prefixes, or one is too long.
+        line. Each translation has the `terms`, which are one list for all lines or a list for each; `unmet_terms` names
+        the terms that it lacks. With `markup` (html or xml) lines are documents or parts of documents: their tags stay,
+        on the words that translate the words they stood on. The sentences of a line are translated one by one, as
+        `split_sentences` says, unless it has a prefix; a line break ends a sentence, too. A line too long for the model
+        is also cut elsewhere if necessary; a warning tells its number, counted from `first_line`, or quotes a block of
+        a document. A list of alternatives has each text once, unless they are samples. UsageError if the engine does
+        not have a setting, its value is wrong, or this process was forked after the model was opened. DataError if a
+        text is not valid Unicode, there are too few or too many prefixes, or one is too long.
         """
         texts, prefix_texts = list(lines), None if prefixes is None else list(prefixes)
         is_text = isinstance(lines, str) or isinstance(prefixes, str)
@@ -112,25 +112,21 @@ class LineTranslator:
         terms = [terms] * len(texts) if isinstance(terms, TermList) else terms
         if markup is not None:
             check_markup(markup, prefix=prefixes is not None, word_scores=word_scores, alignments=alignments)
-            documents = [parse_markup(text, MARKUP[markup]) for text in texts]
             options = {"config": config, "nbest": nbest, "mbr": mbr, "first_line": first_line, **overrides}
-            if terms is not None:
-                options["terms"] = [of_line for of_line, one in zip(terms, documents, strict=True) for _ in one.blocks]
-            blocks = iter(self._translate_blocks([block for one in documents for block in one.blocks], **options))
-            return [_joined(document, [next(blocks) for _ in document.blocks]) for document in documents]
+            return self._translate_markup([parse_markup(text, MARKUP[markup]) for text in texts], terms, **options)
         config = with_overrides(config or self._engine.decoding, overrides)
         check_num_candidates(nbest, config=config, vocab=self._engine.target.vocab_size, mbr=mbr)
         if terms is not None and config.samples:
             message = "samples are drawn piece by piece, so there are no terms in them"
             raise UsageError(message, setting="terms", hint="leave out `terms`, or take a beam: `samples: 0`")
-        lines_in_sentences = self._split(
+        split_lines = self._split(
             texts, prefix_texts, kept, terms, config=config, copy_symbols=copy_symbols, first_line=first_line
         )
         details = Details(piece_log_probs=word_scores, alignment=alignments)
         # If equal texts are merged, all candidates are asked for, because some of the best may be equal.
         merge = mbr is None and not config.samples
         translations = self._sentences.translate(
-            [one for line in lines_in_sentences for one in line.sentences if not one.is_copied],
+            [one for line in split_lines for one in line.sentences if not one.is_copied],
             config=config,
             nbest=config.num_candidates if mbr is not None or (merge and nbest > 1) else nbest,
             details=details,
@@ -143,7 +139,7 @@ class LineTranslator:
                     for one in line.sentences
                 ]
             )
-            for line in lines_in_sentences
+            for line in split_lines
         ]
         if mbr is None:
             return translated
@@ -152,6 +148,16 @@ class LineTranslator:
             best_by_utility(line, utility=mbr, target_language=target, is_sampled=is_sampled, nbest=nbest)
             for line in translated
         ]
+
+    def _translate_markup(
+        self, documents: Sequence[MarkupDocument], terms: Sequence[TermList | None] | None, **options: Any
+    ) -> list[Translation]:
+        """The translation of each document: its blocks are translated, and its tags stay."""
+        if terms is not None:
+            options["terms"] = [of_line for of_line, one in zip(terms, documents, strict=True) for _ in one.blocks]
+        marked = [block for one in documents for block in one.blocks]
+        blocks = iter(self._translate_blocks(marked, **options))
+        return [_joined(document, [next(blocks) for _ in document.blocks]) for document in documents]
 
     def translate_marked(self, blocks: Sequence[MarkedText], **options: Any) -> list[MarkedText]:
         """The translation of each block, with its inline markup on the words that translate the words it stood on.
@@ -197,21 +203,15 @@ class LineTranslator:
         copy_symbols: bool,
         first_line: int,
     ) -> list[SplitLine]:
-        """The source sentences of each line: the line itself, or its parts.
-
-        The first sentence gets the line's prefix. The keys are 7 for line 7, and 7.0, 7.1 and so on for its parts.
-        """
+        """Each line in the sentences that the model reads. A message calls a line with kept ranges by its text."""
         for number, text in enumerate(lines, first_line):
             check_characters(text, where=f"line {number}")
-        tokenizer, positions = self._engine.source, self._engine.max_positions
-        # An output may be longer than its source. So positions are kept free for it, but at most half of them.
-        longest = positions - max(1, min(config.max_extra_tokens, positions // 2))
         prefix_ids = self._encode_prefixes(prefixes, num_lines=len(lines), first_line=first_line)
-        rows = tokenizer.encode_raw(lines)
-        split_lines = []
+        rows = self._engine.source.encode_raw(lines)
         kept_of_lines: Sequence[Sequence[Range]] = [()] * len(lines) if kept is None else kept
         terms_of_lines: Sequence[TermList | None] = [None] * len(lines) if terms is None else terms
-        for number, (line, ids, prefix, kept_in_line, terms_of_line) in enumerate(
+        split_lines = []
+        for number, (line, ids, prefix, kept_in_line, of_line) in enumerate(
             zip(lines, rows, prefix_ids, kept_of_lines, terms_of_lines, strict=True), first_line
         ):
             if copy_symbols and not has_letters(line):
@@ -219,34 +219,54 @@ class LineTranslator:
                 copy = LineSentence(whole, SourceSentence(ids), kept=without_overlaps(kept_in_line), is_copied=True)
                 split_lines.append(SplitLine(SplitText([whole], ["", ""]), [copy], self.languages))
                 continue
-            # Nobody knows where a prefix ends, so a line with a prefix stays whole.
-            when = "never" if prefix else config.split_sentences
-            split = self._splitter.split(line, ids, when=when, line_number=number, model_limit=longest)
-            kept_parts = split.ranges_by_sentence(
-                without_overlaps(kept_in_line, find_kept(line) if copy_symbols else [])
+            kept_here = without_overlaps(kept_in_line, find_kept(line) if copy_symbols else [])
+            place = f"line {number}" if kept is None else f"the text {beginning_of(line)!r}"
+            split_lines.append(
+                self._split_line(line, ids, prefix, kept_here, of_line, config=config, key=str(number), place=place)
             )
-            cased = [
-                CasedText(part, None) if prefix else self._as_sentence(part, kept_part)
-                for part, kept_part in zip(split.sentences, kept_parts, strict=True)
-            ]
-            is_whole = len(cased) == 1
-            as_typed = is_whole and cased[0].casing is None
-            part_rows = [ids] if as_typed else tokenizer.encode_raw([part.text for part in cased])
-            sentences = [
-                LineSentence(
-                    text,
-                    SourceSentence(part_ids, () if index else prefix, str(number) if is_whole else f"{number}.{index}"),
-                    casing,
-                    kept_part,
-                    terms_of_line,
-                    is_copied=(bool(kept_part) or not is_whole) and not has_letters(without_ranges(text, kept_part)),
-                )
-                for index, ((text, casing), kept_part, part_ids) in enumerate(
-                    zip(cased, kept_parts, part_rows, strict=True)
-                )
-            ]
-            split_lines.append(SplitLine(split, sentences, self.languages))
         return split_lines
+
+    def _split_line(
+        self,
+        line: str,
+        ids: Sequence[int],
+        prefix: Sequence[int],
+        kept: Sequence[Range],
+        terms: TermList | None,
+        *,
+        config: DecodingConfig,
+        key: str,
+        place: str,
+    ) -> SplitLine:
+        """The line itself, or its parts: the first sentence gets the prefix. Keys are 7, or 7.0, 7.1 and so on."""
+        positions = self._engine.max_positions
+        # An output may be longer than its source. So positions are kept free for it, but at most half of them.
+        longest = positions - max(1, min(config.max_extra_tokens, positions // 2))
+        # Nobody knows where a prefix ends, so a line with a prefix stays whole.
+        when = "never" if prefix else config.split_sentences
+        split = self._splitter.split(line, ids, when=when, place=place, model_limit=longest)
+        kept_parts = split.ranges_by_sentence(kept)
+        cased = [
+            CasedText(part, None) if prefix else self._as_sentence(part, kept_part)
+            for part, kept_part in zip(split.sentences, kept_parts, strict=True)
+        ]
+        is_whole = len(cased) == 1
+        as_typed = is_whole and cased[0].casing is None
+        part_rows = [ids] if as_typed else self._engine.source.encode_raw([part.text for part in cased])
+        sentences = [
+            LineSentence(
+                text,
+                SourceSentence(part_ids, () if index else prefix, key if is_whole else f"{key}.{index}"),
+                casing,
+                kept_part,
+                terms,
+                is_copied=(bool(kept_part) or not is_whole) and not has_letters(without_ranges(text, kept_part)),
+            )
+            for index, ((text, casing), kept_part, part_ids) in enumerate(
+                zip(cased, kept_parts, part_rows, strict=True)
+            )
+        ]
+        return SplitLine(split, sentences, self.languages)
 
     def _as_sentence(self, text: str, kept: Sequence[Range]) -> CasedText:
         engine = self._engine

@@ -27,9 +27,16 @@ _UnitRange = tuple[int, int]  # of indices of units; a Range is of characters
 _NEIGHBOUR_WEIGHT = 1.5
 # Words on each side of an empty mark that are looked at.
 _NEIGHBOURS = 8
+_SHOWN_CHARACTERS = 40
 # Bounds of the work on blocks that no one writes by hand: units looked at for a mark whose words have no translation,
 # and marks in one another that are told apart.
 _MOST_UNITS, _DEEPEST = 100, 100
+
+
+def beginning_of(text: str) -> str:
+    """The first characters of a text, by which a message names it."""
+    words = " ".join(text.split())
+    return words if len(words) <= _SHOWN_CHARACTERS else f"{words[: _SHOWN_CHARACTERS - 1]}…"
 
 
 @dataclass(frozen=True, slots=True)

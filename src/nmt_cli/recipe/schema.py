@@ -248,7 +248,7 @@ class DecodingConfig(Section):
     )
     min_tokens: NonNegativeInt = Field(0, description="fewest pieces of a translation, without EOS")
     no_repeat_ngram: NonNegativeInt = Field(
-        0, description="no sequence of so many pieces occurs twice in a translation; 0: any may"
+        0, description="number of pieces in a row that a translation does not repeat; 0: it may repeat any"
     )
     stop_loops: bool = Field(
         False,

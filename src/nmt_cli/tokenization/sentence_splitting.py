@@ -89,13 +89,11 @@ class LineSplitter:
         self._tokenizer, self._language, self._trained = tokenizer, language, trained
         self._has_logged_split = False
 
-    def split(
-        self, line: str, ids: Sequence[int], *, when: SplitSentences, line_number: int, model_limit: int
-    ) -> SplitText:
+    def split(self, line: str, ids: Sequence[int], *, when: SplitSentences, place: str, model_limit: int) -> SplitText:
         """The parts of a line, in order; a blank line has none. `ids` has its pieces.
 
         The line is split after each sentence, as `when` says, and if the model cannot take it. A sentence of more than
-        `model_limit` pieces is cut into parts as long as sentences in training.
+        `model_limit` pieces is cut into parts as long as sentences in training. Messages call the line `place`.
         """
         part_limit = min(model_limit, self._trained.usual_longest if self._trained else _USUAL_LONGEST)
         is_too_long = len(ids) > model_limit
@@ -111,12 +109,12 @@ class LineSplitter:
             split_line(line, self._language, by_sentence=True, fits_model=fits_model, fits_part=fits(part_limit))
         )
         if is_too_long and len(split.sentences) > 1:
-            message = f"line {line_number} has {len(ids):,} pieces, and this model takes {model_limit:,} at once"
+            message = f"{place} has {len(ids):,} pieces, and this model takes {model_limit:,} at once"
             message += f": it is translated in {len(split.sentences)} parts, cut at sentence ends and, in longer "
             logger.warning("%ssentences, after at most %s pieces", message, f"{part_limit:,}")
         elif len(split.sentences) > 1 and not self._has_logged_split:
-            message = "line %s has several sentences: each is translated by itself, as in all such lines"
-            logger.info(message, line_number)
+            message = "%s has several sentences: each is translated by itself, as in all such lines"
+            logger.info(message, place)
             self._has_logged_split = True
         return split
 

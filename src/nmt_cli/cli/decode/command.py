@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nmt_cli.cli.arguments import DebugOption, QuietOption, find_models, model_option
-from nmt_cli.cli.decode.document_file import DocumentFile, check_document, choose_source, read_content
-from nmt_cli.cli.decode.input import STANDARD, OnInvalidBytes, count_lines, numbered_blocks, open_input, open_prefixes
+from nmt_cli.cli.decode.document_file import DocumentFile, check_document, choose_source
+from nmt_cli.cli.decode.input import STANDARD, OnInvalidBytes
 from nmt_cli.cli.decode.output import FormatName, OutputFormat, check_output, file_identity, is_stream, open_output
+from nmt_cli.cli.decode.text_lines import TextLines, open_lines
 from nmt_cli.console import ProgressLines, show_progress
-from nmt_cli.errors import DataError, UsageError
+from nmt_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from nmt_cli.decoding.parallel import TranslatedBlock, TranslationJob
@@ -226,26 +227,26 @@ def decode(
     from nmt_cli.devices import DECODING_SPINS, bound_spinning
 
     bound_spinning(DECODING_SPINS)
-    has_terms = terms is not None
-    formatting = OutputFormat(form, nbest=nbest, word_scores=word_scores, alignments=alignments, has_terms=has_terms)
     source, is_document = choose_source(file, source)
     check_output(output, source=source, overwrite=overwrite)
     if is_document:
-        given = {
+        for_lines = {
             "--prefix": prefix is not None,
             "--format": form != "text",
+            "--nbest": nbest != 1,
+            "--word-scores": word_scores,
+            "--alignments": alignments,
+            "--errors": errors != "strict",
             "--stream": stream,
             "--markup": markup is not None,
         }
-        check_document(source, output=output, refused=[flag for flag, is_given in given.items() if is_given])
+        check_document(source, output=output, refused=[flag for flag, is_given in for_lines.items() if is_given])
     elif column is not None:
         hint = "give a CSV or TSV file without -i: nmt decode FILE --column NAME"
         raise UsageError("lines of text have no columns", where="--column", hint=hint)
-    is_bulk = source != STANDARD and not stream
-    if workers is not None and workers > 1 and not is_bulk:
-        message = f"--workers {workers} would translate ahead of a stream, whose lines are answered as they come"
-        hint = "give the text as a file, with -i FILE and without --stream, or leave out --workers"
-        raise UsageError(message, where="--workers", hint=hint)
+    has_terms, is_bulk = terms is not None, source != STANDARD and not stream
+    formatting = OutputFormat(form, nbest=nbest, word_scores=word_scores, alignments=alignments, has_terms=has_terms)
+    _check_workers(workers, is_bulk=is_bulk)
     settings = {
         "beam": beam,
         "length_penalty": length_penalty,
@@ -264,65 +265,56 @@ def decode(
     }
     overrides = {name: value for name, value in settings.items() if value is not None}
     with ExitStack() as stack:
-        content = read_content(source) if is_document else None
-        blocks: Iterator[list[str]] = iter(())
-        if content is None:
-            blocks = stack.enter_context(open_input(source, is_streamed=stream, errors=errors))
-        prefixes = stack.enter_context(open_prefixes(prefix, source=source, errors=errors))
+        lines = None
+        if not is_document:
+            opened = open_lines(source, prefix_file=prefix, is_streamed=stream, errors=errors, formatting=formatting)
+            lines = stack.enter_context(opened)
         models = find_models(model)  # raises the error of a wrong name before torch is imported
+        text = lines or DocumentFile.read(source, model=models[0], column=column)
         from nmt_cli.decoding import parallel
         from nmt_cli.decoding.terms import TermList
 
         options: dict[str, Any] = {"nbest": nbest, "mbr": mbr, "word_scores": word_scores, "alignments": alignments}
-        options |= {"copy_symbols": copy_symbols, "markup": markup}
+        options |= {"copy_symbols": copy_symbols, "markup": markup, **text.options}
         options |= {"terms": TermList.read(terms)} if terms is not None else {}
-        if content is not None:
-            options |= {"alignments": True, "copy_symbols": True}
         job = parallel.TranslationJob(models, engine, precision, device, threads, overrides=overrides, options=options)
         jobs = parallel.jobs_for_workers(job, workers=workers, is_bulk=is_bulk)
         translate = stack.enter_context(parallel.parallel_translator(jobs))
         (probe,) = translate([parallel.LineBlock(1, [])])  # raises the error of wrong settings before input is awaited
         statistics = Statistics(_engine_and_devices(probe, [one.device for one in jobs]))
-        record = _job_record(probe, job, source=source, prefix=prefix, terms=terms, output=output, form=form)
-        document = None
-        if content is not None:
-            document = DocumentFile.of(content, source, languages=probe.languages, column=column)
+        inputs = {"input": source, "prefix": prefix, **({"terms": terms} if terms is not None else {})}
+        record = _job_record(probe, job, inputs=inputs, output=output, form=form, column=column)
         write, lines_done = stack.enter_context(
             open_output(
                 output,
-                job=record and {**record, **({"column": column} if is_document else {})},
+                job=record,
                 overwrite=overwrite,
-                rows_are_numbered=formatting.has_numbered_rows,
-                finish=document.finish if document else None,
+                rows_are_numbered=text.rows_are_numbered,
+                finish=text.finish,
             )
         )
-        if document:
-            remaining = document.line_blocks(lines_done=lines_done)
-        else:
-            remaining = numbered_blocks(blocks, prefixes, prefix_file=prefix, lines_done=lines_done)
-        total = len(document.blocks) if document else None
-        has_bar = len(jobs) == 1
-        count = stack.enter_context(show_line_count(source, output, is_streamed=stream, has_bar=has_bar, total=total))
+        is_typed = stream or (source == STANDARD and sys.stdin.isatty())
+        count = stack.enter_context(show_count(text, output, is_typed=is_typed, has_bar=len(jobs) == 1))
         count(lines_done)
-        for result in translate(remaining):
+        for result in translate(text.line_blocks(lines_done=lines_done)):
             statistics.add(result.translations, started=result.started, ended=result.ended)
-            if document:
-                write(document.rows(result.translations, lines_done=lines_done))
-            else:
-                write(formatting.render(result.translations, first_line=lines_done + 1))
-            _warn_of_unmet_terms(result.translations, first_line=lines_done + 1)
+            write(text.render(result.translations, first_line=lines_done + 1))
+            for number, translation in enumerate(result.translations, lines_done + 1):
+                if translation.unmet_terms:
+                    unmet = ", ".join(map(repr, translation.unmet_terms))
+                    logger.warning("%s lacks the translation of %s", text.place(number), unmet)
             lines_done += len(result.translations)
             count(lines_done)
     if stats:
         typer.echo(str(statistics), err=True)
 
 
-def _warn_of_unmet_terms(translations: Sequence[Translation], *, first_line: int) -> None:
-    """Log the lines whose translation lacks a term, with the terms."""
-    for number, translation in enumerate(translations, first_line):
-        if translation.unmet_terms:
-            unmet = ", ".join(map(repr, translation.unmet_terms))
-            logger.warning("line %s lacks the translation of %s", f"{number:,}", unmet)
+def _check_workers(workers: int | None, *, is_bulk: bool) -> None:
+    """Raise UsageError if several workers would translate a stream."""
+    if workers is not None and workers > 1 and not is_bulk:
+        message = f"--workers {workers} would translate ahead of a stream, whose lines are answered as they come"
+        hint = "give the text as a file, with -i FILE and without --stream, or leave out --workers"
+        raise UsageError(message, where="--workers", hint=hint)
 
 
 @dataclass(slots=True)
@@ -352,25 +344,20 @@ class Statistics:
 
 
 @contextmanager
-def show_line_count(
-    source: Path, output: Path, *, is_streamed: bool, has_bar: bool, total: int | None
+def show_count(
+    text: TextLines | DocumentFile, output: Path, *, is_typed: bool, has_bar: bool
 ) -> Iterator[Callable[[int], object]]:
-    """A function that shows on stderr how many lines are done, of a file with the whole number and the time left.
-
-    `total` is the number of blocks of a document.
+    """A function that shows on stderr how many lines or blocks are done, with the whole number and the time left.
 
     Nothing is shown beside translations on the same terminal, and between lines that the user types. Without a bar,
     which the messages of worker processes would break, it is a line now and then.
     """
-    is_typed = is_streamed or (source == STANDARD and sys.stdin.isatty())
     if is_typed or (output == STANDARD and sys.stdout is not None and sys.stdout.isatty()):
-        yield lambda lines_done: None
+        yield lambda done: None
         return
-    unit = "lines" if total is None else "blocks"
-    with suppress(DataError):  # of a damaged file: its lines before the damage are translated first
-        total = count_lines(source) if total is None and source.is_file() else total
+    total = text.total()
     with show_progress() if has_bar else nullcontext(ProgressLines(time.monotonic)) as progress:
-        yield lambda lines_done: progress(unit, lines_done, total)
+        yield lambda done: progress(text.unit, done, total)
 
 
 def _engine_and_devices(result: TranslatedBlock, devices: Sequence[str]) -> str:
@@ -385,18 +372,16 @@ def _job_record(
     probe: TranslatedBlock,
     job: TranslationJob,
     *,
-    source: Path,
-    prefix: Path | None,
-    terms: Path | None,
+    inputs: Mapping[str, Path | None],
     output: Path,
     form: str,
+    column: str | None,
 ) -> dict[str, Any] | None:
     """All that the translations depend on, so that an interrupted command is only continued by itself.
 
     None if an input or the output is a stream, which nothing can continue.
     """
-    beside = [file for file in (prefix, terms) if file is not None]
-    if not all(file.is_file() for file in (source, *beside)) or is_stream(output):
+    if is_stream(output) or not all(file is None or file.is_file() for file in inputs.values()):
         return None
     from nmt_cli.artifacts.manifest import MANIFEST
 
@@ -404,10 +389,9 @@ def _job_record(
         "engine": probe.engine,
         "precision": probe.precision,
         **{f"model {number}": file_identity(path / MANIFEST) for number, path in enumerate(job.models, 1)},
-        "input": file_identity(source),
-        "prefix": file_identity(prefix) if prefix is not None else None,
         **{name: value for name, value in probe.settings.items() if name != "batch_tokens"},
         "format": form,
+        **({"column": column} if column is not None else {}),
         **job.options,
-        **({"terms": file_identity(terms)} if terms is not None else {}),
+        **{name: None if file is None else file_identity(file) for name, file in inputs.items()},
     }

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from nmt_cli.cli.decode.input import STANDARD
 from nmt_cli.errors import UsageError
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from nmt_cli.decoding.translation import Translation
     from nmt_cli.documents.formats import DocumentInBlocks
     from nmt_cli.documents.marked_text import MarkedText
-    from nmt_cli.recipe.schema import LanguagePair
 
 _BLOCKS_TOGETHER = 1000
 
@@ -36,9 +35,15 @@ def choose_source(file: Path | None, source: Path) -> tuple[Path, bool]:
 
 
 def check_document(source: Path, *, output: Path, refused: Sequence[str]) -> None:
-    """Raise UsageError if a document is written where it cannot be read, or has options for lines of text."""
-    from nmt_cli.documents.formats import ending_of, is_binary
+    """Raise UsageError if a document is written where it cannot be read, or has options for lines of text.
 
+    DataError if there is no such file, before a model is looked for.
+    """
+    from nmt_cli.documents.formats import ending_of, is_binary
+    from nmt_cli.files import reading_errors
+
+    with reading_errors(source), source.open("rb"):
+        pass
     for flag in refused:
         message = f"{flag} is for lines of text, and {source.name} is a document"
         raise UsageError(message, where=flag, hint=f"leave {flag} out, or give lines of text with -i")
@@ -54,29 +59,39 @@ def check_document(source: Path, *, output: Path, refused: Sequence[str]) -> Non
         raise UsageError(message, where="--output", hint=f"-o {named}")
 
 
-def read_content(source: Path) -> bytes:
-    """The bytes of a document."""
-    from nmt_cli.documents.formats import COMMAND_LINE_LIMITS
-    from nmt_cli.files import reading_errors
-
-    with reading_errors(source), source.open("rb") as stream:
-        return stream.read(COMMAND_LINE_LIMITS.max_bytes + 1)
-
-
 @dataclass(frozen=True, slots=True)
 class DocumentFile:
     """A document and its blocks. FILE.partial has a line for each translated block: its text, and where marks are."""
+
+    unit: ClassVar[str] = "blocks"
+    options: ClassVar[dict[str, Any]] = {"alignments": True, "copy_symbols": True}
+    rows_are_numbered: ClassVar[bool] = False
 
     document: DocumentInBlocks
     blocks: Sequence[MarkedText]
 
     @classmethod
-    def of(cls, content: bytes, source: Path, *, languages: LanguagePair, column: str | None) -> DocumentFile:
-        """The document in the bytes of a file."""
+    def read(cls, source: Path, *, model: Path, column: str | None) -> DocumentFile:
+        """The document in a file, to be translated by a model."""
+        from nmt_cli.artifacts.model_directory import load_saved_config
         from nmt_cli.documents.formats import COMMAND_LINE_LIMITS, read_document
+        from nmt_cli.files import reading_errors
 
-        document = read_document(content, source.name, languages=languages, limits=COMMAND_LINE_LIMITS, column=column)
+        languages, limits = load_saved_config(model).languages, COMMAND_LINE_LIMITS
+        with reading_errors(source), source.open("rb") as stream:
+            content = stream.read(limits.max_bytes + 1)
+        document = read_document(content, source.name, languages=languages, limits=limits, column=column)
         return cls(document, document.blocks)
+
+    def total(self) -> int:
+        """The number of blocks."""
+        return len(self.blocks)
+
+    def place(self, number: int) -> str:
+        """What messages call a block."""
+        from nmt_cli.documents.marked_text import beginning_of
+
+        return f"the text {beginning_of(self.blocks[number - 1].text)!r}"
 
     def line_blocks(self, *, lines_done: int) -> Iterator[LineBlock]:
         """The texts of the blocks that are not done, many at a time."""
@@ -86,13 +101,11 @@ class DocumentFile:
             blocks = self.blocks[start : start + _BLOCKS_TOGETHER]
             yield LineBlock(start + 1, [block.text for block in blocks], kept=[block.kept for block in blocks])
 
-    def rows(self, translations: Sequence[Translation], *, lines_done: int) -> str:
-        """The lines of FILE.partial for the translations of blocks."""
+    def render(self, translations: Sequence[Translation], *, first_line: int) -> str:
+        """The lines of FILE.partial for the translations of consecutive blocks."""
         rows = []
-        for block, translation in zip(
-            self.blocks[lines_done : lines_done + len(translations)], translations, strict=True
-        ):
-            translated = block.translated(translation.text, translation.links)
+        for number, translation in enumerate(translations, first_line):
+            translated = self.blocks[number - 1].translated(translation.text, translation.links)
             places = [(mark.start, mark.end) for mark in translated.marks]
             rows.append(json.dumps([translated.text, places], ensure_ascii=False) + "\n")
         return "".join(rows)

@@ -11,17 +11,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import BinaryIO, Literal
 
 from nmt_cli.cli.decode.structured_files import check_unstructured
-from nmt_cli.errors import DataError, UsageError
+from nmt_cli.errors import UsageError
 from nmt_cli.text_encoding import STDIN, check_encoding, not_utf8_error, shell_pipe
 from nmt_cli.tokenization.tokenised_text import piece_mark_in_text
-
-if TYPE_CHECKING:
-    from nmt_cli.decoding.parallel import LineBlock
 
 logger = logging.getLogger(__name__)
 
@@ -56,58 +52,11 @@ def open_input(source: Path, *, is_streamed: bool, errors: OnInvalidBytes) -> It
         with open_bytes(source) as beginning:
             check_unstructured(beginning.read(_CHUNK_BYTES), name=name)
     with open_bytes(source) as stream:
-        blocks = _file_blocks(stream, name=name, errors=errors)
+        blocks = file_blocks(stream, name=name, errors=errors)
         if is_streamed and not source.is_file():  # a named pipe
             with suppress(OSError):
                 blocks = _live_blocks(stream.fileno(), max_wait_seconds=0.0, name=name, errors=errors)
         yield blocks
-
-
-@contextmanager
-def open_prefixes(file: Path | None, *, source: Path, errors: OnInvalidBytes) -> Iterator[Iterator[str] | None]:
-    """The lines of `file`, or None if there is no file.
-
-    DataError if both paths are files, and `source` has another number of lines.
-    """
-    from nmt_cli.decompression import open_bytes
-
-    if file is None:
-        yield None
-        return
-    if os.path.isfile(source) and os.path.isfile(file):
-        num_lines, num_prefixes = map(count_lines, (source, file))
-        if num_lines != num_prefixes:
-            raise _prefix_error(f"{source} has {num_lines:,} lines, {file} has {num_prefixes:,}")
-    with open_bytes(file) as stream:
-        yield (line for block in _file_blocks(stream, name=str(file), errors=errors) for line in block)
-
-
-def numbered_blocks(
-    blocks: Iterator[list[str]], prefixes: Iterator[str] | None, *, prefix_file: Path | None, lines_done: int
-) -> Iterator[LineBlock]:
-    """The blocks, without the lines that are done, with the number of the first line and the prefixes of the lines.
-
-    DataError after the end of the shorter one if the blocks have another number of lines than `prefixes`.
-    """
-    from nmt_cli.decoding.parallel import LineBlock
-
-    number = 1
-    for lines in blocks:
-        taken = None if prefixes is None else list(islice(prefixes, len(lines)))
-        num_lines = len(lines) if taken is None else len(taken)
-        done = max(lines_done + 1 - number, 0)
-        if done < num_lines:
-            yield LineBlock(number + done, lines[done:num_lines], None if taken is None else taken[done:])
-        if num_lines < len(lines):
-            raise _prefix_error(f"{prefix_file} has fewer lines than the text")
-        number += num_lines
-    if prefixes is not None and next(prefixes, None) is not None:
-        raise _prefix_error(f"{prefix_file} has more lines than the text")
-
-
-def _prefix_error(message: str) -> DataError:
-    hint = "give one line of prefixes for each line of text; an empty one leaves its translation free"
-    return DataError(message, where="--prefix", hint=hint)
 
 
 def read_blocks(
@@ -144,7 +93,8 @@ def read_blocks(
         yield from decoder.decode(lines, first_line=first_line)
 
 
-def _file_blocks(stream: BinaryIO, *, name: str, errors: OnInvalidBytes) -> Iterator[list[str]]:
+def file_blocks(stream: BinaryIO, *, name: str, errors: OnInvalidBytes) -> Iterator[list[str]]:
+    """The lines of a file, in blocks."""
     chunks = iter(partial(stream.read, _CHUNK_BYTES), b"")
     return read_blocks(chunks, has_more=lambda: True, max_lines=_BLOCK_LINES, name=name, errors=errors)
 

@@ -144,13 +144,7 @@ def score(
     if model is not None:
         refuse_given(given, metric_options, reason="does not go with --model")
         options = ForcedOptions(model, device or "auto", precision or "auto", batch_tokens)
-        if alignments:
-            refuse_given(
-                {"--tokens": tokens, "--json": as_json}, ["--tokens", "--json"], reason="does not go with --alignments"
-            )
-            print_alignments(read_texts(files), options)
-        else:
-            print_log_probs(read_texts(files), options, with_tokens=tokens, as_json=as_json)
+        _print_by_model(files, options, alignments=alignments, tokens=tokens, as_json=as_json)
         return
     files = replace(files, hypotheses=hypotheses or ["-"])
     metric_names = parse_metrics(metrics or [_DEFAULT_METRICS])
@@ -165,11 +159,8 @@ def score(
     if shows_segments:
         check_segment_options(given, files, metric_names)
     texts = read_texts(files)
-    evaluation_set = replace(
-        _evaluation_set(texts, metric_names, tokenize=tokenize, comet_model=comet_model, device=device),
-        lowercase=lowercase,
-        keep_quotes=keep_quotes,
-    )
+    evaluation_set = _evaluation_set(texts, metric_names, tokenize=tokenize, comet_model=comet_model, device=device)
+    evaluation_set = replace(evaluation_set, lowercase=lowercase, keep_quotes=keep_quotes)
     if shows_segments:
         print_segment_scores(texts, evaluation_set, metric_names, differences=differences, as_json=as_json)
         return
@@ -177,6 +168,16 @@ def score(
     print_result = print_scores_as_json if as_json else print_scores
     print_result(scores)
     check_bounds(scores.values(), bounds)
+
+
+def _print_by_model(files: TextNames, options: ForcedOptions, *, alignments: bool, tokens: bool, as_json: bool) -> None:
+    """Print the log-probability of the references under a model, or their alignments with the sources."""
+    if alignments:
+        refused = {"--tokens": tokens, "--json": as_json}
+        refuse_given(refused, refused, reason="does not go with --alignments")
+        print_alignments(read_texts(files), options)
+    else:
+        print_log_probs(read_texts(files), options, with_tokens=tokens, as_json=as_json)
 
 
 def _evaluation_set(

@@ -1,8 +1,8 @@
 """What a translation may not repeat: n-grams of pieces, and cycles.
 
 A cycle is a unit of at most `LONGEST_UNIT` pieces that stands in a row again and again. A translation may have a unit
-as often as its source has one in a row, unless it `may_not_repeat`, and at least `ALLOWED_TIMES`; it may not even
-begin it once more. Whether a translation has a loop is told by its text.
+`ALLOWED_TIMES` in a row, or as often as its source has one, and may not begin the unit once more. If a source
+`may_not_repeat`, the units of the source do not count. The text of a translation tells whether it has a loop.
 
 Shapes: B sentences, R rows, T tokens so far, V vocabulary, U lengths of a unit.
 """
@@ -21,7 +21,7 @@ from nmt_cli.recipe.schema import DecodingConfig
 LONGEST_UNIT = 32
 ALLOWED_TIMES = 3
 """How often in a row any translation may have a unit: very, very, very; 1 000 000 000; three points."""
-# A unit of the source stands for units of the translation that are up to so many times as long or as short.
+# A unit of the translation corresponds to a unit of the source that is at most so many times as long or as short.
 _RATIO_OF_LENGTHS = 4
 # In text: the most words and marks of a unit, the most letters of a unit in a word, and the fewest letters of a loop.
 _WORDS_OF_LOOP, _LETTERS_OF_LOOP = 8, 16
