@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import html
 import json
 import os
 import re
@@ -33,36 +32,18 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from random import Random
 from typing import Any
 
+from clients import Connection, Window
 from measuring import NMT, Figures, circumstances, lines_of, processes_of, summed_up
+from mixed_load import MEMORY_SECONDS, mixed_load
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _COMPARED, _COMPARED_CLIENTS = 1000, 64
 _MIXED_CLIENTS = 64
-_VANISHING_SHARE = 0.03  # of the requests of a mixed load
-_MEMORY_SECONDS = 2.0
-_BOUNDARY = "benchmark"
-
-
-@dataclass
-class Window:
-    """What the clients saw: seconds to each answer by status, and how many clients did not wait."""
-
-    seconds: list[float] = field(default_factory=list)
-    statuses: dict[str, int] = field(default_factory=dict)
-    refused_seconds: list[float] = field(default_factory=list)
-    num_vanished: int = 0
-    seconds_of_kinds: dict[str, list[float]] = field(default_factory=dict)
-
-    def add(self, status: int, seconds: float) -> None:
-        """Count one answer."""
-        self.statuses[str(status)] = self.statuses.get(str(status), 0) + 1
-        (self.seconds if status == 200 else self.refused_seconds).append(seconds)
 
 
 def main() -> None:
@@ -138,7 +119,9 @@ def _measure(arguments: argparse.Namespace, pid: int, port: int, lines: Sequence
 
 
 def _measure_mixed(arguments: argparse.Namespace, pid: int, port: int, lines: Sequence[str]) -> Figures:
-    window, memory = asyncio.run(_mixed(pid, port, lines, clients=_MIXED_CLIENTS, seconds=arguments.mixed))
+    window, memory = asyncio.run(
+        mixed_load(port, lines, clients=_MIXED_CLIENTS, seconds=arguments.mixed, megabytes=partial(_megabytes, pid))
+    )
     later = memory[len(memory) * 2 // 3 :]
     return {
         "clients": _MIXED_CLIENTS,
@@ -147,82 +130,8 @@ def _measure_mixed(arguments: argparse.Namespace, pid: int, port: int, lines: Se
         "clients that vanished": window.num_vanished,
         "milliseconds": {kind: _percentiles(seconds) for kind, seconds in window.seconds_of_kinds.items()},
         "megabytes": [round(statistics.fmean(part)) for part in _parts(memory, 10)],
-        "megabytes a minute in the last third": round(60 * _slope(later) / _MEMORY_SECONDS, 2),
+        "megabytes a minute in the last third": round(60 * _slope(later) / MEMORY_SECONDS, 2),
     }
-
-
-async def _mixed(
-    pid: int, port: int, lines: Sequence[str], *, clients: int, seconds: float
-) -> tuple[Window, list[int]]:
-    """Sentences and texts at all APIs by clients that pause, and vanish now and then in the middle of a request."""
-    window, until = Window(), time.perf_counter() + seconds
-
-    async def client(number: int) -> None:
-        random = Random(number)
-        connection = await Connection.open(port)
-        while time.perf_counter() < until:
-            kind, path, body = _any_request(random, lines)
-            started = time.perf_counter()
-            asking = asyncio.ensure_future(connection.ask(path, body))
-            if random.random() < _VANISHING_SHARE:
-                await asyncio.wait([asking], timeout=random.random())
-                asking.cancel()
-                await asyncio.gather(asking, return_exceptions=True)
-                connection.abort()
-                window.num_vanished += 1
-                connection = await Connection.open(port)
-                continue
-            status, _ = await asking
-            window.add(status, time.perf_counter() - started)
-            window.seconds_of_kinds.setdefault(kind, []).append(time.perf_counter() - started)
-            await asyncio.sleep(random.expovariate(20))
-        connection.close()
-
-    running = asyncio.gather(*(client(number) for number in range(clients)))
-    memory = []
-    while not running.done():
-        memory.append(_megabytes(pid))
-        await asyncio.wait([running], timeout=_MEMORY_SECONDS)
-    await running
-    return window, memory
-
-
-def _any_request(random: Random, lines: Sequence[str]) -> tuple[str, str, Mapping[str, Any] | bytes]:
-    """The kind of a request, its path, and its fields or its form with a file."""
-    kind = random.randrange(30)
-    if kind < 3:
-        page = "\n".join(f"<p>{_marked(random, line)}</p>" for line in random.choices(lines, k=20))
-        return "document", "/translate_file", _file_form(page)
-    if kind < 13:
-        text = "".join(f"<p>{_marked(random, line)}</p>" for line in random.choices(lines, k=random.randint(1, 3)))
-        return "HTML", "/translate", {"q": text, "source": "auto", "target": "de", "format": "html"}
-    text = "\n".join(random.choices(lines, k=1 if kind < 26 else random.randint(2, 12)))
-    if kind == 13:
-        return "plain", "/translate", {"q": text, "source": "auto", "target": "de", "alternatives": 3}
-    if kind == 14:
-        return "plain", "/v2/translate", {"text": [text], "target_lang": "DE"}
-    if kind == 15:
-        return "plain", "/v1/translate", {"text": text, "nbest": 3, "alignments": True}
-    if kind == 16:
-        return "plain", "/v1/translate", {"text": text, "beam": random.randint(1, 8)}
-    return "plain", "/v1/translate", {"text": text}
-
-
-def _marked(random: Random, line: str) -> str:
-    """The line in HTML, with tags around a run of its words."""
-    words = html.escape(line).split()
-    start = random.randrange(len(words))
-    end = random.randint(start + 1, len(words))
-    return " ".join([*words[:start], f"<b>{' '.join(words[start:end])}</b>", *words[end:]])
-
-
-def _file_form(page: str) -> bytes:
-    fields = [
-        f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{code}\r\n'
-        for name, code in (("source", "auto"), ("target", "de"))
-    ]
-    head = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="page.html"\r\n\r\n'
-    return f"{''.join(fields)}{head}{page}\r\n--{_BOUNDARY}--\r\n".encode()
 
 
 def _parts(values: Sequence[int], number: int) -> list[Sequence[int]]:
@@ -295,42 +204,6 @@ async def _compare(port: int, lines: Sequence[str], expected: Sequence[str]) -> 
     await asyncio.gather(*(client() for _ in range(_COMPARED_CLIENTS)))
     same = sum(found[place] == line for place, line in enumerate(expected))
     return f"{same:,} of {len(expected):,} sentences"
-
-
-class Connection:
-    """A kept HTTP connection that asks for one sentence after another."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-
-    @classmethod
-    async def open(cls, port: int) -> Connection:
-        """A new one."""
-        return cls(*await asyncio.open_connection("127.0.0.1", port))
-
-    async def translate(self, line: str) -> tuple[int, str]:
-        """Status, and the translation if it is 200."""
-        status, content = await self.ask("/v1/translate", {"text": line})
-        return status, json.loads(content)["translations"][0]["text"] if status == 200 else ""
-
-    async def ask(self, path: str, fields: Mapping[str, Any] | bytes) -> tuple[int, bytes]:
-        """Status and body of the answer; the fields go as JSON, bytes as a form."""
-        body = fields if isinstance(fields, bytes) else json.dumps(fields).encode()
-        kind = f"multipart/form-data; boundary={_BOUNDARY}" if isinstance(fields, bytes) else "application/json"
-        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}"
-        self._writer.write(head.encode() + b"\r\n\r\n" + body)
-        answer = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        found = re.search(r"content-length: (\d+)", answer)
-        assert found is not None
-        return int(answer.split(" ", 2)[1]), await self._reader.readexactly(int(found[1]))
-
-    def close(self) -> None:
-        """End it."""
-        self._writer.close()
-
-    def abort(self) -> None:
-        """End it without a word."""
-        self._writer.transport.abort()
 
 
 @contextmanager
