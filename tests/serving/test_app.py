@@ -20,8 +20,9 @@ from nmt_cli.serving.app import create_app
 from nmt_cli.serving.keys import ApiKeys
 from nmt_cli.serving.models import ModelRouter
 from nmt_cli.serving.origins import AllowedOrigins
+from nmt_cli.serving.request_limits import RequestLimits
 from nmt_cli.serving.server_metrics import ServerMetrics
-from nmt_cli.serving.service import RequestLimits, Service
+from nmt_cli.serving.service import Service
 
 pytestmark = pytest.mark.anyio
 LIMITS = RequestLimits(characters=9, texts=9, sentences=9, requests=9, timeout_seconds=1, alternatives=3, beam=8)

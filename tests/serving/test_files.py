@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import io
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import deepl
 import pytest
 
 from nmt_cli.api import Translator
+from nmt_cli.errors import DataError
+from nmt_cli.serving.document_store import DocumentStore, StoredDocument
+from nmt_cli.serving.keys import KeyOwner
+from nmt_cli.serving.request_errors import RequestError
 from tests.serving.servers import Answer, Server
 from tests.waiting import wait_until
 
@@ -101,6 +107,7 @@ def test_a_long_document_leaves_room_for_others_and_is_not_ready_before_it_is_do
     [
         ({}, b"<p>the sea", "page", 400, "no ending of a document"),
         ({}, b"", "page.html", 200, ""),
+        ({}, b"id,text\n1,the sea\n", "table.csv", 400, "(send a table with only the column to translate)"),
         ({}, b"\xff\xfe\x00x\x00", "page.html", 400, ""),
         ({"target": "xx"}, b"<p>the sea", "page.html", 400, "xx is not supported"),
         ({"target": ""}, b"<p>the sea", "page.html", 400, "is not supported"),
@@ -126,6 +133,44 @@ def test_what_is_no_form_with_a_file_is_refused(server: Server) -> None:
     assert (no_file.status, "file" in no_file.json["error"]) == (400, True)
     text_file = send(server, "/v2/document", {"target_lang": "DE", "output_format": "pdf"}, b"<p>the sea")
     assert (text_file.status, "output_format" in text_file.json["message"]) == (400, True)
+
+
+def test_room_is_made_of_documents_that_have_failed_or_were_fetched() -> None:
+    owner, error = KeyOwner("anonymous", per_minute=60), DataError("no text", hint="write one")
+
+    async def translate(number: int) -> bytes:
+        if number == 3:
+            raise error
+        return b"x"
+
+    async def fill_store() -> None:
+        store = DocumentStore()
+
+        def start(number: int) -> StoredDocument:
+            store.make_room(owner)
+            return store.start(f"{number}.html", translate(number), target="de", characters=1, owner=owner)
+
+        def is_kept(document: StoredDocument) -> bool:
+            with suppress(RequestError):
+                return store.find(document.id, key=document.key, owner=owner) is document
+            return False
+
+        documents = [start(number) for number in range(50)]
+        with pytest.raises(RequestError, match="50 documents are in work, or wait to be fetched"):
+            start(50)
+        await asyncio.wait([document.work for document in documents])
+        failed = documents[3].error
+        assert failed is not None
+        assert (failed.status, failed.message_with_hint) == (400, "no text (write one)")
+        documents[7].is_fetched = True
+        assert start(51).name == "51_de.html"
+        assert [is_kept(documents[number]) for number in (2, 3, 7)] == [True, False, True]
+        start(52)
+        assert [is_kept(documents[number]) for number in (2, 7)] == [True, False]
+        with pytest.raises(RequestError, match="wait to be fetched"):
+            start(53)
+
+    asyncio.run(fill_store())
 
 
 def test_a_document_counts_by_its_length(strict: Server) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import deepl
@@ -12,6 +13,7 @@ from deepl.api_data import MultilingualGlossaryDictionaryEntries
 from tests.serving.servers import Server, save_model
 
 ENTRIES = {"sea": "Meer", "house": "Haus"}
+JSON = {"Content-Type": "application/json"}
 UNKNOWN = "def3a26b-3e84-45b3-84ae-0c0aaf3525f7"
 
 
@@ -113,11 +115,13 @@ def test_csv_may_name_its_languages_and_a_translation_several_forms(server: Serv
         ({"entries": "sea\tMeer\n\t\nx\t \n"}, 400, "line 3 has an empty translation"),
         ({"entries": "\tMeer"}, 400, "line 1 has an empty term"),
         ({"entries": "sea\tMeer|"}, 400, "line 1 has an empty translation"),
-        ({"entries": "sea\tMeer\nsea\tSee"}, 400, "line 2 translates a term that has another translation already"),
-        ({"entries": "sea\tMeer\tx"}, 400, "line 1 has 3 columns, and an entry needs two"),
-        ({"entries": "sea", "entries_format": "csv"}, 400, "line 1 has 1 columns"),
+        ({"entries": "sea\tMeer\nsea\tSee"}, 400, "line 2 translates 'sea' by 'See', but it is 'Meer' in line 1"),
+        ({"entries": "sea\tMeer\tx"}, 400, "line 1 has 3 columns, and a term needs two"),
+        ({"entries": "sea", "entries_format": "csv"}, 400, "line 1 has 1 column, and"),
         ({"entries": "a\tb", "entries_format": "xls"}, 400, "entries_format"),
+        ({"entries": "\ud800\tx"}, 400, "half a character"),
         ({"name": " "}, 400, "missing name parameter"),
+        ({"name": "\ud800"}, 400, "half a character"),
         ({"target_lang": "FR"}, 400, "FR is not supported"),
         ({"entries": "s" * 13_000_000}, 413, "bytes"),
     ],
@@ -133,6 +137,36 @@ def test_wrong_glossaries_are_refused_in_deepls_form(
     third = server.post("/v3/glossaries", {"name": (fields | change)["name"], "dictionaries": [dictionary]})
     assert third.status == status
     assert set(third.json) == {"message"}
+
+
+def test_a_glossary_has_one_dictionary_for_a_pair_and_at_most_10_mib(server: Server, client: deepl.DeepLClient) -> None:
+    pair = {"source_lang": "en", "target_lang": "de"}
+    twice = {"name": "x", "dictionaries": [pair | {"entries": "a\tb"}, pair | {"entries": "c\td"}]}
+    refused = server.post("/v3/glossaries", twice)
+    assert (refused.status, "the same languages" in refused.json["message"]) == (400, True)
+    made = server.post("/v3/glossaries", twice | {"dictionaries": twice["dictionaries"][:1]}).json
+    path = f"/v3/glossaries/{made['glossary_id']}"
+    answers = [
+        server.ask("PATCH", path, json.dumps({"dictionaries": [pair | {"entries": entries}]}).encode(), headers=JSON)
+        for entries in ("\n".join(f"{letter}{number}\t{'y' * 1000}" for number in range(6000)) for letter in "cd")
+    ]
+    assert [answer.status for answer in answers] == [200, 413]
+    assert "the glossary would have" in answers[1].json["message"]
+    assert server.get(path).json["dictionaries"][0]["entry_count"] == 6001
+    client.delete_multilingual_glossary(made["glossary_id"])
+
+
+def test_terms_are_met_in_a_line_in_capitals(server: Server) -> None:
+    asked = {"text": "THE OLD SEA", "source": "en", "target": "de", "terms": {"sea": "Meer"}}
+    found = server.post("/v1/translate", asked).json["translations"][0]
+    assert ("MEER" in found["text"].split(), found["sentences"][0]["unmet_terms"]) == (True, [])
+    for terms, message in (
+        ({"sea": ""}, "terms has an empty text"),
+        ({" ": "Meer"}, "terms has an empty text"),
+        ({"sea": "Meer|"}, "terms has an empty translation"),
+    ):
+        refused = server.post("/v1/translate", asked | {"terms": terms})
+        assert (refused.status, message in refused.json["error"]["message"]) == (400, True), refused.body
 
 
 def test_a_hundred_thousand_entries_are_taken_and_found(server: Server, client: deepl.DeepLClient) -> None:

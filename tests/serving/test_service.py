@@ -15,9 +15,11 @@ from nmt_cli.serving import keys as serving_keys
 from nmt_cli.serving.keys import ApiKeys, KeyOwner
 from nmt_cli.serving.models import ModelRoute, ModelRouter, ServedModel
 from nmt_cli.serving.queue import QueuedSentence
+from nmt_cli.serving.queued_texts import Caller
 from nmt_cli.serving.request_errors import TIMEOUT, ClientGone, RequestError, invalid_request_error, server_busy_error
+from nmt_cli.serving.request_limits import RequestLimits, SearchOptions
 from nmt_cli.serving.server_metrics import ServerMetrics
-from nmt_cli.serving.service import Caller, RequestLimits, SearchOptions, Service
+from nmt_cli.serving.service import Service
 from nmt_cli.serving.worker_model import AskedSentence, NextWordsTask, SearchTask
 from nmt_cli.serving.worker_pool import WorkerPool
 from tests.serving.servers import MODEL_SETTINGS, save_model

@@ -100,8 +100,8 @@ def serve(
     from nmt_cli.serving.glossaries import GlossaryStore
     from nmt_cli.serving.keys import ApiKeys
     from nmt_cli.serving.origins import AllowedOrigins
+    from nmt_cli.serving.request_limits import RequestLimits
     from nmt_cli.serving.server import ServerSettings, run
-    from nmt_cli.serving.service import RequestLimits
     from nmt_cli.serving.worker_model import EngineSettings
     from nmt_cli.serving.worker_pool import ModelSettings
 

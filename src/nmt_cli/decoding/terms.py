@@ -51,7 +51,9 @@ class TermList:
         lengths: dict[str, set[int]] = {}
         for source, targets in terms.items():
             tokens = tuple(_words(source.strip()))
-            self._targets[tokens] = tuple(targets.split(_BETWEEN_FORMS) if isinstance(targets, str) else targets)
+            self._targets[tokens] = tuple(
+                map(str.strip, targets.split(_BETWEEN_FORMS)) if isinstance(targets, str) else targets
+            )
             lengths.setdefault(tokens[0], set()).add(len(tokens))
         self._lengths = {first: sorted(numbers) for first, numbers in lengths.items()}
 
@@ -62,7 +64,7 @@ class TermList:
     def read(cls, file: Path) -> Self:
         """The terms of a file of two columns: of a CSV file, or else separated by tabs.
 
-        DataError if it cannot be read, or as `parse` says.
+        DataError if it cannot be read, or as `parse_terms` says.
         """
         with reading_errors(file), open_bytes(file) as stream:
             data = stream.read()
@@ -72,38 +74,7 @@ class TermList:
         except UnicodeDecodeError as error:
             number = data.count(b"\n", 0, error.start) + 1
             raise not_utf8_error(error, name=str(file), number=number) from None
-        return cls.parse(text, is_csv=".csv" in file.suffixes, name=str(file))
-
-    @classmethod
-    def parse(cls, text: str, *, is_csv: bool, name: str) -> Self:
-        """The terms of a table as text, without blank lines and names of columns; `name` is that of its file.
-
-        Each row has a term and its translation, or several forms of it: Haus|Hauses. DataError if a row has not two
-        columns, if one is blank, or if a term has two translations.
-        """
-        terms: dict[str, tuple[str, ...]] = {}
-        lines_of_terms: dict[str, int] = {}
-        for number, row in _rows(text, is_csv=is_csv, name=name):
-            where = f"{name}:{number}"
-            if len(row) != 2:
-                separator = "a comma or a semicolon" if is_csv else "a tab"
-                message = f"line {number} has {len(row)} column{'s' if len(row) > 1 else ''}, and a term needs two"
-                raise DataError(message, where=where, hint=f"write the term, {separator}, and its translation")
-            source, target = (" ".join(cell.split()) for cell in row)
-            if number == 1 and _are_names(source.lower(), target.lower()):
-                logger.info("%s: line 1 names the columns %s and %s, and is no term", name, source, target)
-                continue
-            targets = tuple(dict.fromkeys(form.strip() for form in target.split(_BETWEEN_FORMS)))
-            if not source or not all(targets):
-                message = f"line {number} has an empty {'term' if not source else 'translation'}"
-                raise DataError(message, where=where, hint="write both, or take the line out")
-            if terms.setdefault(source, targets) != targets:
-                first = f"{_BETWEEN_FORMS.join(terms[source])!r} in line {lines_of_terms[source]}"
-                message = f"line {number} translates {source!r} by {target!r}, but it is {first}"
-                hint = f"keep one of them, or write both forms in one line: {'|'.join([*terms[source], *targets])}"
-                raise DataError(message, where=where, hint=hint)
-            lines_of_terms.setdefault(source, number)
-        return cls(terms)
+        return cls(parse_terms(text, is_csv=".csv" in file.suffixes, name=str(file)))
 
     def find(self, text: str) -> list[Occurrence]:
         """The terms in a text, in their order: the longest ones first, none of which overlaps another.
@@ -137,6 +108,44 @@ class TermList:
                 taken.update(place)
                 occurrences.append(Occurrence(tokens[place.start].start, tokens[place.stop - 1].end, targets))
         return sorted(occurrences, key=lambda occurrence: occurrence.start)
+
+
+def parse_terms(text: str, *, is_csv: bool, name: str) -> dict[str, list[str]]:
+    """The terms of a table as text, each with the forms of its translation; `name` is that of its file.
+
+    Each row has a term and its translation, or several forms of it: Haus|Hauses. In CSV two languages may follow, as in
+    DeepL's glossaries. Blank lines and names of columns are skipped. DataError if a row has other columns, if one is
+    blank, or if a term has two translations.
+    """
+    terms: dict[str, list[str]] = {}
+    lines_of_terms: dict[str, int] = {}
+    for number, row in _rows(text, is_csv=is_csv, name=name):
+        where = f"{name}:{number}"
+        if len(row) != 2 and not (is_csv and len(row) == 4):
+            separator = "a comma or a semicolon" if is_csv else "a tab"
+            message = f"line {number} has {len(row)} column{'s' if len(row) > 1 else ''}, and a term needs two"
+            raise DataError(message, where=where, hint=f"write the term, {separator}, and its translation")
+        if number == 1 and _are_names(*(cell.strip().lower() for cell in row[:2])):
+            logger.info("%s: line 1 names the columns %s and %s, and is no term", name, *row[:2])
+            continue
+        source, forms = checked_term(*row[:2], place=f"line {number}", where=where)
+        if terms.setdefault(source, forms) != forms:
+            first = f"{_BETWEEN_FORMS.join(terms[source])!r} in line {lines_of_terms[source]}"
+            message = f"line {number} translates {source!r} by {_BETWEEN_FORMS.join(forms)!r}, but it is {first}"
+            hint = f"keep one of them, or write both forms in one line: {'|'.join([*terms[source], *forms])}"
+            raise DataError(message, where=where, hint=hint)
+        lines_of_terms.setdefault(source, number)
+    return terms
+
+
+def checked_term(source: str, target: str, *, place: str, where: str) -> tuple[str, list[str]]:
+    """A term and the forms of its translation, without needless white space; DataError if one is blank."""
+    term = " ".join(source.split())
+    forms = list(dict.fromkeys(" ".join(form.split()) for form in target.split(_BETWEEN_FORMS)))
+    if not term or not all(forms):
+        message = f"{place} has an empty {'translation' if term else 'term'}"
+        raise DataError(message, where=where, hint="write a term and its translation, or take both out")
+    return term, forms
 
 
 def missing_terms(occurrences: Sequence[Occurrence], translation: str) -> list[int]:

@@ -23,7 +23,15 @@ from nmt_cli.serving.api import deepl, deepl_documents, deepl_glossaries, libret
 from nmt_cli.serving.api.endpoints import Call, JsonRoute, json_response, open_call, openapi_document
 from nmt_cli.serving.log import request_id, request_id_from
 from nmt_cli.serving.origins import AllowedOrigins
-from nmt_cli.serving.request_errors import BUSY, ClientGone, RequestError, request_error_from, server_busy_error
+from nmt_cli.serving.request_errors import (
+    BUSY,
+    ClientGone,
+    RequestError,
+    invalid_request_error,
+    request_error_from,
+    server_busy_error,
+    unexpected_error,
+)
 from nmt_cli.serving.server_metrics import CONTENT_TYPE
 from nmt_cli.serving.service import Service
 from nmt_cli.templates.render import render
@@ -154,6 +162,7 @@ class Application:
         try:
             if self._num_in_work > self.service.limits.requests and scope["path"] not in _MONITORING_PATHS:
                 raise server_busy_error("too many requests at once", retry_after_seconds=1)
+            _check_length(scope)
             self._allowed_origins.check(scope)
             await self._router(scope, receive, send_and_note_status)
         except ClientGone:
@@ -186,6 +195,13 @@ class Application:
         logger.info("%s %s: %s", method, endpoint, reason or status, extra={"fields": {"event": "request", **fields}})
 
 
+def _check_length(scope: Scope) -> None:
+    """Raise RequestError if the length of the body is given twice: a proxy might read another request in it."""
+    if {b"content-length", b"transfer-encoding"} <= dict(scope["headers"]).keys():
+        message = "the request has both Content-Length and Transfer-Encoding"
+        raise invalid_request_error(message, hint="leave one of them out")
+
+
 def _as_routed(scope: Scope) -> Scope:
     """The request with the method and path of its route: HEAD as GET, and some paths without needless slashes."""
     method, path = scope["method"], scope["path"]
@@ -206,8 +222,7 @@ def _refusal(error: Exception, *, path: str) -> RequestError:
         case HTTPException():
             return _routing_error(error, path)
         case _:
-            message = "the server raised an unexpected error"
-            return RequestError(message, hint="its log has more", status=500, code="internal")
+            return unexpected_error()
 
 
 def _routing_error(error: HTTPException, path: str) -> RequestError:

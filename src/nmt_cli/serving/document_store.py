@@ -12,7 +12,14 @@ from tempfile import TemporaryDirectory
 
 from nmt_cli.errors import NmtError
 from nmt_cli.serving.keys import KeyOwner
-from nmt_cli.serving.request_errors import ClientGone, RequestError, not_found_error, server_busy_error
+from nmt_cli.serving.request_errors import (
+    FAILED,
+    ClientGone,
+    RequestError,
+    not_found_error,
+    request_error_from,
+    unexpected_error,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +32,8 @@ _MAX_DOCUMENTS = 50
 class StoredDocument:
     """A document that is being translated, and then the file of its translation.
 
-    Nobody can guess its id and its key. `name` is that of its translation.
+    Nobody can guess its id and its key. `name` is that of its translation. `is_fetched` says whether a client has had
+    the file.
     """
 
     id: str
@@ -35,6 +43,7 @@ class StoredDocument:
     characters: int
     file: Path
     work: asyncio.Task[None]
+    is_fetched: bool = False
 
     @property
     def is_done(self) -> bool:
@@ -42,19 +51,15 @@ class StoredDocument:
         return self.work.done() and self.error is None
 
     @property
-    def error(self) -> str | None:
+    def error(self) -> RequestError | None:
         """Why there will be no file, if that is so."""
-        if not self.work.done() or self.work.cancelled():
-            return "the translation was ended" if self.work.done() else None
-        match self.work.exception():
+        match self.work.exception() if self.work.done() else None:
             case None:
                 return None
-            case RequestError() as error:
-                return error.message_with_hint
             case NmtError() as error:
-                return f"{error.message} ({error.hint})"
+                return request_error_from(error, status=400, code=FAILED)
             case _:
-                return "the server raised an unexpected error"
+                return unexpected_error()
 
 
 class DocumentStore:
@@ -64,13 +69,19 @@ class DocumentStore:
         self._folder = TemporaryDirectory(prefix="nmt-serve-")
         self._by_id: dict[str, StoredDocument] = {}
 
-    def check_room(self, owner: KeyOwner) -> None:
-        """Forget the oldest document of an owner who has too many; RequestError if all of them are in work."""
+    def make_room(self, owner: KeyOwner) -> None:
+        """Forget the oldest document of an owner who has too many, if its file was fetched or it has failed.
+
+        RequestError if all of them are in work or wait for their clients.
+        """
         own = [document for document in self._by_id.values() if document.owner == owner.name]
         if len(own) >= _MAX_DOCUMENTS:
-            oldest = next((document for document in own if document.work.done()), None)
+            oldest = next((document for document in own if document.is_fetched or document.error is not None), None)
             if oldest is None:
-                raise server_busy_error(f"{len(own)} documents are in work", retry_after_seconds=10)
+                message, seconds = f"{len(own)} documents are in work, or wait to be fetched", 10
+                hint = f"fetch them, or try again in {seconds} s"
+                code = "too_many_documents"
+                raise RequestError(message, hint=hint, status=429, code=code, retry_after_seconds=seconds)
             self._forget(oldest)
 
     def start(
@@ -84,8 +95,9 @@ class DocumentStore:
         translated_name = f"{path.stem}_{target}{path.suffix}"
         document = StoredDocument(document_id, key, translated_name, owner.name, characters, file, work)
         self._by_id[document_id] = document
+        loop = asyncio.get_running_loop()
         work.add_done_callback(_log_unexpected)
-        asyncio.get_running_loop().call_later(_KEPT_SECONDS, self._forget, document)
+        work.add_done_callback(lambda _: loop.call_later(_KEPT_SECONDS, self._forget, document))
         return document
 
     def find(self, document_id: str, *, key: str, owner: KeyOwner) -> StoredDocument:
@@ -103,7 +115,6 @@ class DocumentStore:
         return document
 
     def _forget(self, document: StoredDocument) -> None:
-        document.work.cancel()
         document.file.unlink(missing_ok=True)
         self._by_id.pop(document.id, None)
 

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import threading
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from nmt_cli.decoding.terms import TermList
+from nmt_cli.decoding.terms import TermList, parse_terms
 from nmt_cli.errors import DataError
 from nmt_cli.files import read_json, write_file
 from nmt_cli.serving.keys import KeyOwner
-from nmt_cli.serving.request_errors import RequestError, invalid_request_error, not_found_error
+from nmt_cli.serving.request_errors import RequestError, invalid_request_error, not_found_error, too_large_error
 
 EntriesFormat = Literal["tsv", "csv"]
 # Of one key, or of everybody without one. DeepL's clients know this status for "no more".
 _MAX_GLOSSARIES, _STATUS_QUOTA = 100, 456
-_FORMS = "|"
+_MAX_BYTES = 10 * 1024 * 1024
+"""The entries of a glossary, as DeepL limits them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +35,14 @@ class Dictionary:
     source: str
     target: str
     entries: Mapping[str, str]
+
+    @classmethod
+    def read(cls, pair: tuple[str, str], text: str, entries_format: EntriesFormat) -> Dictionary:
+        """The dictionary in lines of text; DataError or RequestError if there are none, or one is wrong."""
+        terms = parse_terms(text, is_csv=entries_format == "csv", name="entries")
+        if not terms:
+            raise invalid_request_error("there are no entries", hint="send at least one", where="entries")
+        return cls(*pair, {source: "|".join(forms) for source, forms in terms.items()})
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -65,8 +72,11 @@ class Glossary:
                 return dictionary
         raise not_found_error(f"Dictionary {pair[0]}-{pair[1]}", hint="the glossary has other language pairs")
 
-    def with_dictionaries(self, dictionaries: Iterable[Dictionary]) -> Glossary:
-        """The glossary with these in place of its own of the same language pairs."""
+    def with_dictionaries(self, dictionaries: Sequence[Dictionary]) -> Glossary:
+        """The glossary with these in place of its own of the same language pairs; RequestError if two have one pair."""
+        if len({dictionary.pair for dictionary in dictionaries}) < len(dictionaries):
+            hint = "send all entries of a language pair in one dictionary"
+            raise invalid_request_error("two dictionaries have the same languages", hint=hint, where="dictionaries")
         by_pair = {dictionary.pair: dictionary for dictionary in (*self.dictionaries, *dictionaries)}
         return replace(self, dictionaries=list(by_pair.values()))
 
@@ -137,6 +147,7 @@ class GlossaryStore:
             if self._folder is not None:
                 (self._folder / f"{glossary.id}.json").unlink(missing_ok=True)
             del self._by_id[glossary.id]
+            _term_list.cache_clear()
 
     def terms(self, glossary_ids: Sequence[str], pair: tuple[str, str], owner: KeyOwner) -> TermList:
         """The terms of glossaries for a language pair; of two translations of a term, that of the first glossary."""
@@ -144,10 +155,15 @@ class GlossaryStore:
         return _term_list(tuple(dictionaries))
 
     def _keep(self, glossary: Glossary) -> Glossary:
+        num_bytes = sum(len(dictionary.tsv.encode()) for dictionary in glossary.dictionaries)
+        if num_bytes > _MAX_BYTES:
+            message = f"the glossary would have {num_bytes:,} bytes"
+            raise too_large_error(message, hint=f"a glossary has at most {_MAX_BYTES:,}: make another one")
         if self._folder is not None:
             content = json.dumps(asdict(glossary), ensure_ascii=False)
             write_file(self._folder / f"{glossary.id}.json", content, error=DataError)
         self._by_id[glossary.id] = glossary
+        _term_list.cache_clear()  # it may hold a dictionary that is no longer there
         return glossary
 
 
@@ -157,49 +173,7 @@ def _term_list(dictionaries: tuple[Dictionary, ...]) -> TermList:
     entries: dict[str, str] = {}
     for dictionary in reversed(dictionaries):
         entries |= dictionary.entries
-    return terms_of(entries)
-
-
-def terms_of(entries: Mapping[str, str]) -> TermList:
-    """The terms of entries, whose translations may have several forms: Haus|Hauses."""
-    return TermList(
-        {source: [form.strip() for form in target.split(_FORMS) if form.strip()] for source, target in entries.items()}
-    )
-
-
-def check_entry(source: str, target: str, *, place: str) -> None:
-    """Raise RequestError if a term or a form of its translation is blank."""
-    if not source.strip() or not all(form.strip() for form in target.split(_FORMS)):
-        what = "term" if not source.strip() else "translation"
-        hint = "write a term and its translation, or take the entry out"
-        raise invalid_request_error(f"{place} has an empty {what}", hint=hint, where="entries")
-
-
-def read_entries(text: str, entries_format: EntriesFormat) -> dict[str, str]:
-    """The entries in lines of two columns; in CSV, two languages may follow.
-
-    RequestError if a line has other columns, if one is blank, or if a term has two translations.
-    """
-    entries: dict[str, str] = {}
-    is_csv = entries_format == "csv"
-    rows = csv.reader(io.StringIO(text)) if is_csv else (line.split("\t") for line in text.splitlines())
-    try:
-        for number, row in enumerate(rows, 1):
-            if not any(cell.strip() for cell in row):
-                continue
-            if len(row) != 2 and not (is_csv and len(row) == 4):
-                message = f"line {number} has {len(row)} columns, and an entry needs two"
-                raise invalid_request_error(message, hint=f"send entries as {entries_format}", where="entries")
-            source, target = (" ".join(cell.split()) for cell in row[:2])
-            check_entry(source, target, place=f"line {number}")
-            if entries.setdefault(source, target) != target:
-                message = f"line {number} translates a term that has another translation already"
-                raise invalid_request_error(message, hint="keep one of them, or write Haus|Hauses", where="entries")
-    except csv.Error as error:
-        raise invalid_request_error(f"the entries are no CSV: {error}", hint="send tsv", where="entries") from None
-    if not entries:
-        raise invalid_request_error("there are no entries", hint="send at least one", where="entries")
-    return entries
+    return TermList(entries)
 
 
 def _read_glossary(file: Path) -> Glossary:

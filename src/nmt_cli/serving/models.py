@@ -14,6 +14,7 @@ from nmt_cli.artifacts.directory_kinds import check_is_model, kind_of
 from nmt_cli.artifacts.manifest import DAMAGED_HINT, model_digest, verify_files
 from nmt_cli.artifacts.model_directory import SavedModelConfig, load_saved_config, load_tokenizer
 from nmt_cli.artifacts.run import model_of_run
+from nmt_cli.documents.kept_text import find_kept, without_overlaps
 from nmt_cli.documents.marked_text import MarkedText
 from nmt_cli.errors import ModelError, NmtError, UsageError
 from nmt_cli.languages import (
@@ -32,6 +33,8 @@ from nmt_cli.serving.request_errors import RequestError, invalid_request_error, 
 from nmt_cli.serving.server_metrics import ServerMetrics
 from nmt_cli.serving.translated_texts import split_text
 from nmt_cli.serving.worker_pool import ModelSettings, WorkerPool
+from nmt_cli.tokenization.casing import as_sentence
+from nmt_cli.tokenization.pieces import Range
 from nmt_cli.tokenization.sentence_splitting import is_split
 from nmt_cli.tokenization.split_text import SplitText, has_letters
 from nmt_cli.tokenization.tokenizer import Tokenizer
@@ -105,6 +108,12 @@ class ServedModel:
     def num_pieces(self, text: str) -> int:
         """Source pieces of a text, EOS not counted."""
         return len(self._tokenizer.encode_raw([text])[0])
+
+    def as_sentence(self, text: str, kept: Sequence[Range]) -> str:
+        """The text as the worker writes it for the search, with the same number of characters."""
+        ranges = without_overlaps(kept, find_kept(text))
+        language, trained = self.config.languages.source, self.config.trained_lines
+        return as_sentence(text, ranges, tokenizer=self._tokenizer, language=language, trained=trained).text
 
     def split(self, block: MarkedText, *, when: SplitSentences) -> tuple[SplitText, list[int]]:
         """The text of a block in sentences that are translated whole, and the source pieces of each.

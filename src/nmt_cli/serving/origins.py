@@ -16,7 +16,7 @@ from ipaddress import ip_address
 
 from starlette.types import Scope
 
-from nmt_cli.serving.request_errors import RequestError, invalid_request_error
+from nmt_cli.serving.request_errors import RequestError
 
 ANY = "*"
 # Names that are in no public DNS, so no site can have one: without a dot, or with an ending of RFC 6761, RFC 6762
@@ -40,15 +40,9 @@ class AllowedOrigins:
     hosts: Sequence[str]
 
     def check(self, scope: Scope) -> None:
-        """Raise RequestError 403 if the request has a foreign name in Host, or comes from a page of another site.
-
-        A body whose length is given twice is refused with 400: a proxy might read another request in it.
-        """
+        """Raise RequestError 403 if the request has a foreign name in Host, or comes from a page of another site."""
         # A header that comes twice, as only programs send it, counts with its last value.
         headers: Mapping[bytes, bytes] = dict(scope["headers"])
-        if b"content-length" in headers and b"transfer-encoding" in headers:
-            message = "the request has both Content-Length and Transfer-Encoding"
-            raise invalid_request_error(message, hint="leave one of them out")
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if scope["path"] not in _PROBES and not self._has_name(host):
             hint = "nmt serve --allow-host gives the server further names; its IP address always works"

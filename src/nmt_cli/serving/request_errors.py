@@ -77,6 +77,11 @@ def server_busy_error(message: str, *, retry_after_seconds: int, code: str = BUS
     return RequestError(message, hint=hint, status=503, code=code, retry_after_seconds=retry_after_seconds)
 
 
+def unexpected_error() -> RequestError:
+    """A request that an error of our own has ended: 500."""
+    return RequestError("the server raised an unexpected error", hint="its log has more", status=500, code="internal")
+
+
 class ClientGone(Exception):
     """Nobody waits for the answer."""
 

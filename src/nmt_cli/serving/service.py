@@ -8,23 +8,21 @@ import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
-from typing import Annotated, Any, TypeVar
-
-from pydantic import BaseModel, BeforeValidator, Field
-from pydantic_core import PydanticCustomError
+from typing import Any, TypeVar
 
 from nmt_cli.decoding.terms import TermList
 from nmt_cli.documents.formats import DocumentInBlocks, Limits, read_document
 from nmt_cli.documents.marked_text import MarkedText
 from nmt_cli.documents.markup import MarkupRules
 from nmt_cli.errors import DataError
-from nmt_cli.recipe.schema import SplitSentences
 from nmt_cli.serving.document_store import DocumentStore, StoredDocument
 from nmt_cli.serving.glossaries import GlossaryStore
 from nmt_cli.serving.keys import ApiKeys, KeyOwner
 from nmt_cli.serving.models import ModelRoute, ModelRouter, ServedModel
 from nmt_cli.serving.queue import QueuedSentence
+from nmt_cli.serving.queued_texts import AskedBlock, Caller, QueuedText, abandon, queued_sentence
 from nmt_cli.serving.request_errors import (
     BUSY_CODE,
     TIMEOUT,
@@ -36,81 +34,18 @@ from nmt_cli.serving.request_errors import (
     too_large_error,
     too_many_error,
 )
+from nmt_cli.serving.request_limits import MAX_FILE_BYTES, RequestLimits, SearchOptions
 from nmt_cli.serving.server_metrics import ServerMetrics
-from nmt_cli.serving.translated_texts import SentText, SplitBlock, TranslatedText, join_sentences
-from nmt_cli.serving.worker_model import AskedSentence, AttentionTask, NextWordsTask, SearchTask, SentenceTask
-from nmt_cli.tokenization.split_text import SplitText
+from nmt_cli.serving.translated_texts import RequestText, TranslatedText
+from nmt_cli.serving.worker_model import AskedSentence, AttentionTask, NextWordsTask, SearchTask
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _SHORT_CHARACTERS, _FEW_TEXTS = 500, 8
-MAX_FILE_BYTES = 10_000_000
-"""The largest document."""
 _DOCUMENT_LIMITS = Limits(max_bytes=MAX_FILE_BYTES, max_entries=2000, max_unpacked_bytes=10 * MAX_FILE_BYTES)
 # A document has so many sentences in the queue at once, and looks again for room after so many seconds.
 _PORTION_SENTENCES, _ROOM_SECONDS = 64, 0.2
-
-
-def _check_not_text(value: Any) -> Any:
-    if isinstance(value, str | bool):
-        raise PydanticCustomError("number_type", "Input should be a number")
-    return value
-
-
-# The last annotation of a field of numbers, around its bounds. pydantic alone would read a number from text, and its
-# strict mode would refuse 3.0, which is an integer in JSON.
-NUMBER = BeforeValidator(_check_not_text)
-
-
-@dataclass(frozen=True, slots=True)
-class RequestLimits:
-    """Limits of one request; `characters` limits each text, and `requests` the requests in work.
-
-    `timeout_seconds` is the longest time from the last byte of a request to its answer.
-    """
-
-    characters: int
-    texts: int
-    sentences: int
-    requests: int
-    timeout_seconds: float
-    alternatives: int
-    beam: int
-
-    @property
-    def request_characters(self) -> int:
-        """The characters of all texts of a request: clients send 50 texts at once and more."""
-        return 10 * self.characters
-
-    @property
-    def body_bytes(self) -> int:
-        """The longest body: twelve bytes for each character, as if all were escaped, and 64 KB for the rest."""
-        return 12 * self.request_characters + 65536
-
-
-class SearchOptions(BaseModel):
-    """How texts are split and searched; settings that are left out are the model's own."""
-
-    nbest: Annotated[int, Field(ge=1, description="translations of each text and sentence; else 1"), NUMBER] = 1
-    beam: Annotated[int | None, Field(ge=1, description="width of the search; 1 is greedy"), NUMBER] = None
-    length_penalty: Annotated[float | None, Field(ge=0, le=10, allow_inf_nan=False), NUMBER] = None
-    max_extra_tokens: Annotated[int | None, Field(ge=0, description="at most the model's own"), NUMBER] = None
-    prefix: Annotated[str, Field(description="what the translation of a single sentence begins with")] = ""
-    split_sentences: Annotated[
-        SplitSentences, Field(description="auto: as in nmt decode; never: a line is cut only if the model needs it")
-    ] = "always"
-    alignments: Annotated[bool, Field(strict=True, description="which source word each target word was made from")] = (
-        False
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """The client of a request: a name that its requests share, and a future that is done once it disconnects."""
-
-    name: str
-    gone: asyncio.Future[None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,18 +59,17 @@ class Service:
     documents: DocumentStore = field(default_factory=DocumentStore)
     glossaries: GlossaryStore = field(default_factory=GlossaryStore)
 
-    async def read_texts(self, texts: Sequence[str], rules: MarkupRules | None) -> list[SentText]:
+    async def read_texts(self, texts: Sequence[str], rules: MarkupRules | None) -> list[RequestText]:
         """The texts of a request, with markup or, without rules, plain; RequestError as from `check_texts`.
 
         Tags do not count as characters.
         """
-        _check_unicode(texts)
-        sent_texts = await off_the_loop(texts, lambda: [SentText.read(text, rules) for text in texts])
+        sent_texts = await off_the_loop(texts, lambda: [RequestText.read(text, rules) for text in texts])
         self.check_texts([text.plain for text in sent_texts])
         return sent_texts
 
     def check_texts(self, texts: Sequence[str]) -> None:
-        """Raise RequestError if there are too many texts or characters, or a text is not valid Unicode."""
+        """Raise RequestError if there are too many texts or characters."""
         lengths = [len(text) for text in texts]
         for number, what, limit in (
             (len(texts), "texts", self.limits.texts),
@@ -144,7 +78,6 @@ class Service:
         ):
             if number > limit:
                 raise too_many_error(number, what, limit=limit)
-        _check_unicode(texts)
 
     def search_task(self, model: ServedModel, options: SearchOptions) -> SearchTask:
         """The search that a request asks for; RequestError beyond the limits.
@@ -171,7 +104,7 @@ class Service:
 
     async def translate_each(
         self,
-        texts: Sequence[SentText],
+        texts: Sequence[RequestText],
         options: SearchOptions,
         *,
         source: str | None,
@@ -200,7 +133,7 @@ class Service:
 
     async def translate(
         self,
-        texts: Sequence[SentText],
+        texts: Sequence[RequestText],
         routes: Sequence[ModelRoute],
         options: SearchOptions,
         *,
@@ -212,7 +145,8 @@ class Service:
         A text that is not to be translated is its own translation. ClientGone if the client leaves, RequestError if
         there is no room or time.
         """
-        queued_texts = await self._split(texts, routes, options, terms=terms, caller=caller)
+        blocks = [text.blocks for text in texts]
+        queued_texts = await self._split(blocks, routes, options, terms=terms, caller=caller)
         num_sentences = sum(len(text.all_sentences) for text in queued_texts)
         if num_sentences > self.limits.sentences:
             raise too_many_error(num_sentences, "sentences", limit=self.limits.sentences)
@@ -223,11 +157,13 @@ class Service:
             for model in dict.fromkeys(route.model for route in routes):
                 of_model = [text.all_sentences for text in queued_texts if text.route.model is model]
                 self._submit(list(chain.from_iterable(of_model)), model)
-            for text in queued_texts:
-                await self._wait(text.all_sentences, caller=caller, deadline=deadline)
-                yield await text.joined(alignments=options.alignments)
+            for text, queued in zip(texts, queued_texts, strict=True):
+                await self._wait(queued.all_sentences, caller=caller, deadline=deadline)
+                # To put marks into a long text takes time.
+                marked = [block.text for block in text.blocks if block.marks]
+                yield await off_the_loop(marked, partial(queued.translated, text, alignments=options.alignments))
         finally:
-            _abandon([sentence for text in queued_texts for sentence in text.all_sentences])
+            abandon([sentence for text in queued_texts for sentence in text.all_sentences])
 
     async def start_document(
         self,
@@ -248,18 +184,17 @@ class Service:
         num_characters = sum(len(block.text) for block in document.blocks)
         if num_characters > self.limits.request_characters:
             raise too_many_error(num_characters, "characters in a document", limit=self.limits.request_characters)
-        text = SentText("\n".join(block.text for block in document.blocks), document.blocks, lambda blocks: "")
         # It counts as the texts that it would be.
         num_requests = max(1, math.ceil(num_characters / self.limits.characters))
 
         async def translate() -> bytes:
             with charged:
-                blocks = await self._translate_in_portions(text, route, terms=terms, caller=caller)
+                blocks = await self._translate_in_portions(document.blocks, route, terms=terms, caller=caller)
                 return await asyncio.to_thread(document.write, blocks)
 
-        self.documents.check_room(owner)
         with ExitStack() as stack:
             stack.enter_context(owner.charged(requests=num_requests, characters=num_characters))
+            self.documents.make_room(owner)
             charged = stack.pop_all()
         target_code = route.model.pair[1]
         return self.documents.start(name, translate(), target=target_code, characters=num_characters, owner=owner)
@@ -270,7 +205,13 @@ class Service:
         """The document, and the model for it; its language is detected if none is given."""
         is_given = source is not None and source.strip().lower() not in ("auto", "")
         route = self.models.route(source if is_given else self.models.sources_of(target)[0], target, text="")
-        document = read_document(content, name, languages=route.model.config.languages, limits=_DOCUMENT_LIMITS)
+        try:
+            document = read_document(content, name, languages=route.model.config.languages, limits=_DOCUMENT_LIMITS)
+        except DataError as error:
+            if error.where != "--column":
+                raise
+            hint = "send a table with only the column to translate"
+            raise invalid_request_error(error.message, hint=hint, where="file") from None
         if is_given:
             return document, route
         first, route = route, self.models.route(None, target, text="\n".join(block.text for block in document.blocks))
@@ -279,63 +220,53 @@ class Service:
         return document, route
 
     async def _translate_in_portions(
-        self, text: SentText, route: ModelRoute, *, terms: TermList | None, caller: Caller
+        self, blocks: Sequence[MarkedText], route: ModelRoute, *, terms: TermList | None, caller: Caller
     ) -> list[MarkedText]:
-        """The translations of the blocks of a text of any length; it waits for room in the queue, and takes little."""
-        (queued,) = await self._split([text], [route], SearchOptions(), terms=terms, caller=caller)
+        """The translations of any number of blocks; it waits for room in the queue, and takes little."""
+        (queued,) = await self._split([blocks], [route], SearchOptions(), terms=terms, caller=caller)
         sentences = queued.all_sentences
         size = min(_PORTION_SENTENCES, self.limits.sentences)
         loop = asyncio.get_running_loop()
         try:
             for start in range(0, len(sentences), size):
-                portion, deadline = sentences[start : start + size], loop.time() + self.limits.timeout_seconds
+                portion, patience = sentences[start : start + size], loop.time() + self.limits.timeout_seconds
                 while True:
                     try:
                         self._submit(portion, route.model)
                         break
                     except RequestError as error:
-                        if error.code != BUSY_CODE or loop.time() > deadline:
+                        if error.code != BUSY_CODE or loop.time() > patience:
                             raise
                     await asyncio.wait([caller.gone], timeout=_ROOM_SECONDS)
                     if caller.gone.done():
                         raise ClientGone
+                deadline = loop.time() + self.limits.timeout_seconds
                 await self._wait(portion, caller=caller, deadline=deadline)
             return await asyncio.to_thread(queued.best_blocks)
         finally:
-            _abandon(sentences)
+            abandon(sentences)
 
     async def _split(
         self,
-        texts: Sequence[SentText],
+        texts: Sequence[Sequence[MarkedText]],
         routes: Sequence[ModelRoute],
         options: SearchOptions,
         *,
         terms: TermList | None,
         caller: Caller,
-    ) -> list[_QueuedText]:
-        """The texts in sentences, which are not in the queue yet."""
+    ) -> list[QueuedText]:
+        """The blocks of texts in sentences, which are not in the queue yet."""
         tasks = {model: self.search_task(model, options) for model in dict.fromkeys(route.model for route in routes)}
-        blocks_of_texts = await off_the_loop(
-            [text.sent for text in texts],
+        asked = await off_the_loop(
+            [block.text for blocks in texts for block in blocks],
             lambda: [
-                [
-                    _asked_sentences(block, *route.split(block, when=options.split_sentences), options, terms)
-                    for block in text.blocks
-                ]
-                for text, route in zip(texts, routes, strict=True)
+                [AskedBlock.of(block, route, options, terms) for block in blocks]
+                for blocks, route in zip(texts, routes, strict=True)
             ],
         )
         return [
-            _QueuedText(
-                text,
-                route,
-                [block for block, _ in blocks],
-                [
-                    [_queued_sentence(sentence, number, tasks[route.model], caller) for sentence, number in sentences]
-                    for _, sentences in blocks
-                ],
-            )
-            for text, route, blocks in zip(texts, routes, blocks_of_texts, strict=True)
+            QueuedText.of(blocks, route, tasks[route.model], caller)
+            for blocks, route in zip(asked, routes, strict=True)
         ]
 
     async def ask_about_words(
@@ -348,14 +279,14 @@ class Service:
         for name, num_pieces in zip(("text", field), pieces_of_texts, strict=True):
             if num_pieces > model.max_pieces:
                 raise too_large_error(f"the {name} is too long to look into", hint="send a single sentence", where=name)
-        sentence = _queued_sentence(AskedSentence(texts[0]), pieces_of_texts[0], task, caller)
+        sentence = queued_sentence(AskedSentence(texts[0]), pieces_of_texts[0], task, caller)
         deadline = asyncio.get_running_loop().time() + self.limits.timeout_seconds
         try:
             self._submit([sentence], model)
             await self._wait([sentence], caller=caller, deadline=deadline)
             return sentence.result.result()
         finally:
-            _abandon([sentence])
+            abandon([sentence])
 
     def _submit(self, sentences: Sequence[QueuedSentence], model: ServedModel) -> None:
         """Queue the sentences; RequestError at once if they cannot be done in time."""
@@ -389,15 +320,6 @@ class Service:
             raise server_busy_error("the translation took too long", retry_after_seconds=seconds, code=TIMEOUT)
 
 
-def _check_unicode(texts: Sequence[str]) -> None:
-    try:
-        for text in texts:
-            text.encode()
-    except UnicodeEncodeError:
-        hint = "send whole characters: a lone surrogate is none"
-        raise invalid_request_error("the text holds half a character", hint=hint) from None
-
-
 async def off_the_loop(texts: Sequence[str], work: Callable[[], T]) -> T:
     """The result of some work on texts: in a thread if they are long, because other requests must not wait for it.
 
@@ -405,63 +327,3 @@ async def off_the_loop(texts: Sequence[str], work: Callable[[], T]) -> T:
     """
     is_short = len(texts) <= _FEW_TEXTS and sum(map(len, texts)) <= _SHORT_CHARACTERS
     return work() if is_short else await asyncio.to_thread(work)
-
-
-@dataclass(frozen=True, slots=True)
-class _QueuedText:
-    """A text whose sentences are in the queue, in the lists of its blocks."""
-
-    text: SentText
-    route: ModelRoute
-    blocks: Sequence[SplitBlock]
-    sentences: Sequence[Sequence[QueuedSentence]]
-
-    @property
-    def all_sentences(self) -> list[QueuedSentence]:
-        return list(chain.from_iterable(self.sentences))
-
-    async def joined(self, *, alignments: bool) -> TranslatedText:
-        """The translation, once the sentences are done."""
-        # To put marks into a long text takes time.
-        marked = [block.block.text for block in self.blocks if block.block.marks]
-        languages = self.route.model.config.languages
-        return await off_the_loop(
-            marked, lambda: join_sentences(self.text, self.blocks, self._answers, languages, alignments=alignments)
-        )
-
-    def best_blocks(self) -> list[MarkedText]:
-        """The translations of the blocks, once the sentences are done."""
-        languages = self.route.model.config.languages
-        return [block.translated(answers, languages) for block, answers in zip(self.blocks, self._answers, strict=True)]
-
-    @property
-    def _answers(self) -> list[list[dict[str, Any]]]:
-        return [[sentence.result.result() for sentence in of_block] for of_block in self.sentences]
-
-
-def _asked_sentences(
-    block: MarkedText, split: SplitText, num_pieces: Sequence[int], options: SearchOptions, terms: TermList | None
-) -> tuple[SplitBlock, list[tuple[AskedSentence, int]]]:
-    """The block in sentences for a worker, each with its source pieces."""
-    is_aligned = options.alignments or bool(block.marks)
-    sentences = [
-        AskedSentence(text, tuple(kept), _found_terms(text, terms), is_aligned)
-        for text, kept in zip(split.sentences, split.ranges_by_sentence(block.kept), strict=True)
-    ]
-    return SplitBlock(block, split), list(zip(sentences, num_pieces, strict=True))
-
-
-def _found_terms(text: str, terms: TermList | None) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    found = [] if terms is None else terms.find(text)
-    return tuple((text[one.start : one.end], one.targets) for one in found)
-
-
-def _queued_sentence(sentence: AskedSentence, num_pieces: int, task: SentenceTask, caller: Caller) -> QueuedSentence:
-    return QueuedSentence(sentence, num_pieces + 1, task, caller.name, asyncio.get_running_loop().create_future())
-
-
-def _abandon(sentences: Sequence[QueuedSentence]) -> None:
-    """Cancel the sentences; asyncio then reports none of their errors."""
-    for sentence in sentences:
-        if not sentence.result.cancel() and not sentence.result.cancelled():
-            sentence.result.exception()

@@ -26,7 +26,7 @@ _BREAK = re.compile(rf"({_LINE_BREAK}|{_TAG})")
 
 
 @dataclass(frozen=True, slots=True)
-class SentText:
+class RequestText:
     """A text as a client sent it: its blocks to translate, and how the answer is made of their translations."""
 
     sent: str
@@ -34,7 +34,7 @@ class SentText:
     render: Callable[[Sequence[MarkedText]], str]
 
     @classmethod
-    def read(cls, sent: str, rules: MarkupRules | None) -> SentText:
+    def read(cls, sent: str, rules: MarkupRules | None) -> RequestText:
         """The text in a markup language, or plain without rules."""
         if rules is None:
             return cls(sent, [MarkedText(sent)], lambda blocks: blocks[0].text)
@@ -143,7 +143,7 @@ class TranslatedText(Candidate):
 
 
 def join_sentences(
-    text: SentText,
+    text: RequestText,
     blocks: Sequence[SplitBlock],
     answers: Sequence[Sequence[Mapping[str, Any]]],
     languages: LanguagePair,
@@ -175,7 +175,7 @@ def join_sentences(
 
 
 def _candidate(
-    text: SentText,
+    text: RequestText,
     blocks: Sequence[SplitBlock],
     answers: Sequence[Sequence[Mapping[str, Any]]],
     languages: LanguagePair,

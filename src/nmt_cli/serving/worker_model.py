@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -176,7 +176,11 @@ class WorkerModel:
             stop_loops=True,
             batch_tokens=max_pieces * len(sentences) * task.beam + 1,
         )
-        return [asdict(translation) for translation in translations]
+        # As LibreTranslate does: the sentence itself, rather than nothing.
+        return [
+            asdict(replace(translation, text=translation.text or sentence.text))
+            for sentence, translation in zip(sentences, translations, strict=True)
+        ]
 
     def _find_attention(self, source: str, target: str) -> dict[str, Any]:
         """The map as text: it is large, and the server only hands it on."""

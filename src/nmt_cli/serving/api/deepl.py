@@ -12,12 +12,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from pydantic.json_schema import SkipJsonSchema
 
 from nmt_cli.decoding.terms import TermList
-from nmt_cli.documents.markup import MarkupRules
+from nmt_cli.documents.markup import MARKUP, MarkupRules
 from nmt_cli.languages import language_name
 from nmt_cli.serving.api.endpoints import Call, FormRoute, JsonRoute, KeyedCall, json_response
-from nmt_cli.serving.api.requests import markup_rules, watch_caller
+from nmt_cli.serving.api.requests import watch_caller
 from nmt_cli.serving.request_errors import BUSY, REFUSED, RequestError, invalid_request_error
-from nmt_cli.serving.service import SearchOptions
+from nmt_cli.serving.request_limits import SearchOptions
 
 # There is no quota, but the clients want a number.
 _NO_LIMIT = 1_000_000_000_000
@@ -93,7 +93,7 @@ class DeepLTranslateRequest(DeepLOptions):
     @property
     def markup_rules(self) -> MarkupRules | None:
         """How the tags of the texts are read; None for plain text."""
-        rules = markup_rules(self.tag_handling)
+        rules = MARKUP.get(self.tag_handling or "")
         if rules is None:
             return None
         if self.tag_handling == "xml" and not self.outline_detection:

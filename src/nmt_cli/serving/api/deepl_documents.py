@@ -12,9 +12,10 @@ from pydantic import BaseModel, Field
 
 from nmt_cli.serving.api.deepl import DeepLOptions, KeyedDeepLCall, check_supported, deepl_router, find_terms
 from nmt_cli.serving.api.endpoints import FILE_FORM, Call, FileRoute, FormRoute, file_response, json_response
+from nmt_cli.serving.api.requests import caller_name
 from nmt_cli.serving.document_store import StoredDocument
+from nmt_cli.serving.queued_texts import Caller
 from nmt_cli.serving.request_errors import invalid_request_error, server_busy_error
-from nmt_cli.serving.service import Caller
 
 
 class DeepLDocumentRequest(DeepLOptions):
@@ -59,8 +60,6 @@ async def send_document(fields: Annotated[DeepLDocumentRequest, FILE_FORM], call
     if fields.output_format and fields.output_format.lower() != ending:
         hint = f"leave output_format out: a document in {ending} comes back in {ending}"
         raise invalid_request_error("output_format is not supported", hint=hint, where="output_format")
-    address = call.request.client.host if call.request.client else ""
-    client = call.request.scope.get("state", {}).get("client") or address
     document = await call.service.start_document(
         await fields.file.read(),
         name,
@@ -68,7 +67,8 @@ async def send_document(fields: Annotated[DeepLDocumentRequest, FILE_FORM], call
         target=fields.target_lang,
         terms=await find_terms(fields, call),
         owner=call.owner,
-        caller=Caller(client, asyncio.get_running_loop().create_future()),  # it does not wait, so it never leaves
+        # It does not wait, so it never leaves.
+        caller=Caller(caller_name(call.request), asyncio.get_running_loop().create_future()),
     )
     return json_response({"document_id": document.id, "document_key": document.key})
 
@@ -79,7 +79,7 @@ async def document_status(fields: DeepLDocumentKeyRequest, call: KeyedDeepLCall)
     document = _document(fields, call)
     answer: dict[str, str | int] = {"document_id": document.id, "status": "translating"}
     if document.error is not None:
-        answer |= {"status": "error", "error_message": document.error}
+        answer |= {"status": "error", "error_message": document.error.message_with_hint}
     elif document.is_done:
         answer |= {"status": "done", "billed_characters": document.characters}
     return json_response(answer)
@@ -89,6 +89,8 @@ async def document_status(fields: DeepLDocumentKeyRequest, call: KeyedDeepLCall)
 async def fetch_document(fields: DeepLDocumentKeyRequest, call: KeyedDeepLCall) -> Response:
     """The translated document."""
     document = _document(fields, call)
+    if document.error is not None:
+        raise document.error
     if not document.is_done:
         raise server_busy_error("the document is not translated", retry_after_seconds=1, code="not_ready")
     return file_response(document)

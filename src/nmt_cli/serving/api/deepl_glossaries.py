@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from nmt_cli.serving.api.deepl import KeyedDeepLCall, deepl_router
 from nmt_cli.serving.api.endpoints import Call, FormRoute, LongFormRoute, NotBlank, json_response
-from nmt_cli.serving.glossaries import Dictionary, EntriesFormat, Glossary, GlossaryStore, read_entries
+from nmt_cli.serving.glossaries import Dictionary, EntriesFormat, Glossary, GlossaryStore
 from nmt_cli.serving.request_errors import not_found_error
 
 T = TypeVar("T")
@@ -244,7 +244,7 @@ def _pair(fields: DeepLGlossaryPair, call: Call) -> tuple[str, str]:
 
 
 def _dictionary(fields: DeepLDictionaryRequest, call: Call) -> Dictionary:
-    return Dictionary(*_pair(fields, call), read_entries(fields.entries, fields.entries_format))
+    return Dictionary.read(_pair(fields, call), fields.entries, fields.entries_format)
 
 
 def _only_dictionary(glossary: Glossary) -> Dictionary:

@@ -41,7 +41,7 @@ _DEEPL_KEY = Security(
 
 def _check_not_blank(text: str) -> str:
     if is_blank(text):
-        raise PydanticCustomError("missing", "it is blank")
+        raise PydanticCustomError("blank", "it is blank")
     return text
 
 
@@ -156,6 +156,7 @@ class LongFormRoute(JsonRoute):
 
 def file_response(document: StoredDocument) -> Response:
     """The file of a document, as a download."""
+    document.is_fetched = True
     media_type = mimetypes.guess_type(document.name)[0] or "application/octet-stream"
     return FileResponse(document.file, filename=document.name, media_type=media_type)
 

@@ -14,6 +14,7 @@ from fastapi.responses import FileResponse, Response
 from pydantic import BaseModel, Field, WithJsonSchema
 
 from nmt_cli.documents.formats import ENDINGS
+from nmt_cli.documents.markup import MARKUP
 from nmt_cli.languages import DetectedLanguage, language_name
 from nmt_cli.serving.api.endpoints import (
     FILE_FORM,
@@ -26,9 +27,10 @@ from nmt_cli.serving.api.endpoints import (
     json_response,
     open_call,
 )
-from nmt_cli.serving.api.requests import markup_rules, watch_caller
+from nmt_cli.serving.api.requests import watch_caller
 from nmt_cli.serving.request_errors import BUSY, REFUSED, RequestError, invalid_request_error, shorten
-from nmt_cli.serving.service import SearchOptions, off_the_loop
+from nmt_cli.serving.request_limits import SearchOptions
+from nmt_cli.serving.service import off_the_loop
 
 # Without "", which clients send for text: generators of clients would make a name of it.
 _FORMAT = {"enum": ["text", "html"], "type": "string", "description": "html: tags stay on their words"}
@@ -144,7 +146,7 @@ async def translate(fields: LibreTranslateRequest, call: _Keyed) -> Response:
         message = f"{shorten(str(fields.alternatives))} alternatives are too many"
         raise invalid_request_error(message, hint=f"ask for at most {limit}", where="alternatives")
     texts = [fields.q] if isinstance(fields.q, str) else fields.q
-    sent_texts = await call.service.read_texts(texts, markup_rules(fields.format))
+    sent_texts = await call.service.read_texts(texts, MARKUP.get(fields.format))
     with watch_caller(call.request) as caller:
         routed_translations = await call.service.translate_each(
             sent_texts,

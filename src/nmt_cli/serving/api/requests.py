@@ -8,7 +8,6 @@ import json
 import zlib
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from io import BytesIO
 from typing import Any, NoReturn
 from urllib.parse import parse_qs
@@ -19,7 +18,7 @@ from pydantic import ValidationError
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
-from nmt_cli.documents.markup import MARKUP, MarkupRules
+from nmt_cli.serving.queued_texts import Caller
 from nmt_cli.serving.request_errors import (
     ClientGone,
     RequestError,
@@ -28,12 +27,10 @@ from nmt_cli.serving.request_errors import (
     too_large_error,
     too_many_error,
 )
-from nmt_cli.serving.service import MAX_FILE_BYTES, Caller, RequestLimits
+from nmt_cli.serving.request_limits import RequestLimits
 
 # Fields of a form beside its texts. Reading a field blocks the server for 0.08 ms.
 _OTHER_FIELDS = 50
-# All of a form but its file.
-_FORM_BYTES = 1 << 20
 
 
 def _reject_constant(name: str) -> NoReturn:
@@ -46,15 +43,15 @@ _HEADER_HINT = "send it with -H 'Content-Type: application/json'"
 _JSON_HINT = "send UTF-8 JSON with Content-Type: application/json"
 
 
-async def read_fields(request: Request, limits: RequestLimits) -> dict[str, Any]:
+async def read_fields(request: Request, limits: RequestLimits, *, max_bytes: int | None = None) -> dict[str, Any]:
     """The fields of body and query string, the body's first; a form's field that comes twice is a list.
 
-    The values are not checked yet.
+    The values are not checked yet. The body has at most `max_bytes`, or else as many as texts may have.
     """
     # Not request.url: it is made from the Host header, which may be anything.
     max_fields = limits.texts + _OTHER_FIELDS
     fields = _form_fields(request.scope["query_string"].decode("latin-1"), max_fields=max_fields)
-    body = await _read_body(request, max_bytes=limits.body_bytes)
+    body = await _read_body(request, max_bytes=max_bytes or limits.body_bytes)
     if not body:
         return fields
     if _is_json(request):
@@ -71,7 +68,7 @@ async def read_fields(request: Request, limits: RequestLimits) -> dict[str, Any]
 
 async def read_file_fields(request: Request, limits: RequestLimits) -> dict[str, Any]:
     """The fields of a form, one of which may be a file."""
-    body = await _read_body(request, max_bytes=max(limits.body_bytes, MAX_FILE_BYTES + _FORM_BYTES))
+    body = await _read_body(request, max_bytes=limits.file_form_bytes)
     if _content_type(request) != "multipart/form-data":
         hint = "send it with curl -F file=@page.html"
         raise invalid_request_error("the file is not sent in a form", hint=hint, where="file")
@@ -79,8 +76,8 @@ async def read_file_fields(request: Request, limits: RequestLimits) -> dict[str,
 
 
 async def read_long_fields(request: Request, limits: RequestLimits) -> dict[str, Any]:
-    """The fields of a body that may be as long as a file."""
-    return await read_fields(request, replace(limits, characters=max(limits.characters, MAX_FILE_BYTES // 100)))
+    """The fields of `read_fields`, from a body that may be as long as a file."""
+    return await read_fields(request, limits, max_bytes=limits.file_form_bytes)
 
 
 async def read_json_fields(request: Request, limits: RequestLimits) -> dict[str, Any]:
@@ -108,7 +105,10 @@ def wrong_field_error(error: ValidationError) -> RequestError:
     first = error.errors(include_url=False)[0]
     name = shorten(str(first["loc"][0])) if first["loc"] else "request"
     match first["type"]:
-        case "missing" | "string_too_short":  # or blank
+        case "blank" if len(first["loc"]) > 1:
+            reason, hint = f"{name} has an empty text", "write a text, or take it out"
+        case "missing" | "blank" | "string_too_short":
+            name = shorten(str(first["loc"][-1]))
             reason = f"missing {name} parameter"
             hint = f"give {name}; the page at /docs has the parameters of each call"
         case "extra_forbidden":
@@ -118,14 +118,9 @@ def wrong_field_error(error: ValidationError) -> RequestError:
     return invalid_request_error(f"Invalid request: {reason}", hint=hint, where=name)
 
 
-def markup_rules(language: str | None) -> MarkupRules | None:
-    """The rules of html or xml; None for plain text."""
-    return MARKUP.get(language or "")
-
-
 @contextmanager
 def watch_caller(request: Request) -> Iterator[Caller]:
-    """The caller of a request whose body has been read: the owner of its key, or else its address."""
+    """The caller of a request whose body has been read."""
 
     async def wait_for_disconnect() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -133,11 +128,15 @@ def watch_caller(request: Request) -> Iterator[Caller]:
 
     disconnected = asyncio.ensure_future(wait_for_disconnect())
     try:
-        key_owner = request.scope.get("state", {}).get("client")
-        address = request.client.host if request.client else ""
-        yield Caller(key_owner or address, disconnected)
+        yield Caller(caller_name(request), disconnected)
     finally:
         disconnected.cancel()
+
+
+def caller_name(request: Request) -> str:
+    """The owner of the key of a request, or else the address that it comes from."""
+    address = request.client.host if request.client else ""
+    return request.scope.get("state", {}).get("client") or address
 
 
 async def _read_body(request: Request, *, max_bytes: int) -> bytes:
@@ -180,16 +179,27 @@ def _many_fields_error(max_fields: int) -> RequestError:
 
 def _json_fields(body: bytes, *, max_texts: int) -> dict[str, Any]:
     try:
-        content = _STRICT_JSON.decode(body.decode("utf-8-sig"))
+        text = body.decode("utf-8-sig")
+        content = _STRICT_JSON.decode(text)
     except (ValueError, RecursionError):
         raise invalid_request_error("the body is not JSON in UTF-8", hint=_JSON_HINT) from None
     if not isinstance(content, dict):
         raise invalid_request_error("the JSON is no object", hint="send an object with the fields that /docs lists")
+    if "\\ud" in text.lower():  # other escapes are whole characters
+        _check_unicode(content)
     # Checked before the values, because thousands of wrong values take long to describe.
     for value in content.values():
         if isinstance(value, list) and len(value) > max_texts:
             raise too_many_error(len(value), "texts", limit=max_texts)
     return {name: value for name, value in content.items() if value is not None}  # null stands for the default
+
+
+def _check_unicode(content: dict[str, Any]) -> None:
+    try:
+        json.dumps(content, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        hint = "send whole characters: a lone surrogate is none"
+        raise invalid_request_error("the text holds half a character", hint=hint) from None
 
 
 def _form_fields(text: str, *, max_fields: int) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -11,15 +11,16 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
-from nmt_cli.decoding.terms import TermList
+from nmt_cli.decoding.terms import TermList, checked_term
+from nmt_cli.documents.markup import MARKUP
 from nmt_cli.languages import DetectedLanguage
 from nmt_cli.serving.api.endpoints import Call, JsonRoute, KeyedCall, Language, NotBlank, json_response, open_call
-from nmt_cli.serving.api.requests import markup_rules, watch_caller
-from nmt_cli.serving.glossaries import check_entry, terms_of
+from nmt_cli.serving.api.requests import watch_caller
 from nmt_cli.serving.models import ModelRoute, ServedModel
 from nmt_cli.serving.request_errors import BUSY, REFUSED, ClientGone, RequestError
-from nmt_cli.serving.service import SearchOptions, Service, off_the_loop
-from nmt_cli.serving.translated_texts import Candidate, SentText, TranslatedText
+from nmt_cli.serving.request_limits import SearchOptions
+from nmt_cli.serving.service import Service, off_the_loop
+from nmt_cli.serving.translated_texts import Candidate, RequestText, TranslatedText
 from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask
 
 _NDJSON = "application/x-ndjson"
@@ -160,19 +161,17 @@ async def translate(fields: TranslateRequest, call: _Keyed) -> Response:
     """Texts in one language, translated by one model, at once or as a stream of lines."""
     call.service.check_texts([fields.prefix])
     sent = [fields.text] if isinstance(fields.text, str) else fields.text
-    texts = await call.service.read_texts(sent, markup_rules(fields.format))
+    texts = await call.service.read_texts(sent, MARKUP.get(fields.format))
     with call.owner.charged(requests=max(1, len(texts)), characters=sum(len(text.plain) for text in texts)):
         return await _translate(fields, call, texts)
 
 
-async def _translate(fields: TranslateRequest, call: Call, texts: list[SentText]) -> Response:
+async def _translate(fields: TranslateRequest, call: Call, texts: list[RequestText]) -> Response:
     service = call.service
     text = "\n".join(text.plain for text in texts)
     route = await off_the_loop([text], partial(service.models.route, fields.source, fields.target, text=text))
     routes = [route] * len(texts)
-    for source, target in fields.terms.items():
-        check_entry(source, target, place="terms")
-    terms = await off_the_loop(list(fields.terms), lambda: terms_of(fields.terms)) if fields.terms else None
+    terms = await off_the_loop(list(fields.terms), lambda: _term_list(fields.terms)) if fields.terms else None
     if fields.stream:
         lines = _stream_lines(fields, call, texts, routes, terms)
         # Awaited before the status is sent, so that a full queue is a 503.
@@ -228,6 +227,13 @@ async def models(call: Annotated[Call, Depends(open_call)]) -> Response:
     )
 
 
+def _term_list(terms: Mapping[str, str]) -> TermList:
+    """The terms of a request; DataError if one is blank."""
+    return TermList(
+        dict(checked_term(source, target, place="terms", where="terms") for source, target in terms.items())
+    )
+
+
 def _detection_kind(detected: DetectedLanguage | None) -> Literal["given", "detected", "undecided"]:
     if detected is None:
         return "given"
@@ -254,7 +260,7 @@ async def _model_for_sentence(fields: NextWordsRequest | AttentionRequest, servi
 
 
 async def _stream_lines(
-    fields: TranslateRequest, call: Call, texts: list[SentText], routes: list[ModelRoute], terms: TermList | None
+    fields: TranslateRequest, call: Call, texts: list[RequestText], routes: list[ModelRoute], terms: TermList | None
 ) -> AsyncIterator[bytes]:
     """A line of JSON for each text, in order; if an error ends the stream, the last line is the error."""
     is_begun = False
