@@ -96,8 +96,8 @@ def test_a_glossary_of_version_3_has_dictionaries_that_change(client: deepl.Deep
 
 
 def test_csv_may_name_its_languages_and_a_translation_several_forms(server: Server, client: deepl.DeepLClient) -> None:
-    made = client.create_glossary_from_csv("csv", "EN", "DE", 'sea,Meer|Meeres,en,de\n"a, b",c,en,de\n')
-    assert client.get_glossary_entries(made) == {"sea": "Meer|Meeres", "a, b": "c"}
+    made = client.create_glossary_from_csv("csv", "EN", "DE", 'sea,Meer|Meeres,en,de\n"a, b",c; d; e; f,en,de\n')
+    assert client.get_glossary_entries(made) == {"sea": "Meer|Meeres", "a, b": "c; d; e; f"}
     result = client.translate_text("the sea", source_lang="EN", target_lang="DE", glossary=made)
     assert isinstance(result, deepl.TextResult)
     assert {"Meer", "Meeres"} & set(result.text.split())

@@ -24,6 +24,8 @@ from nmt_cli.tokenization.sentence_splitting import split_sentences
 logger = logging.getLogger(__name__)
 
 _BETWEEN_FORMS = "|"
+# Of CSV: a term, its translation and, in DeepL's glossaries, their languages.
+_NUMBERS_OF_COLUMNS = (2, 4)
 # In these scripts a word is no unit between spaces: each character is a token.
 _WORD = rf"[\p{{L}}\p{{M}}\p{{N}}_--[{LETTERS_WITHOUT_SPACES}]]"
 _TOKEN = regex.compile(rf"[{LETTERS_WITHOUT_SPACES}]\p{{M}}*+|{_WORD}++|\s++|.", regex.V1)
@@ -121,7 +123,7 @@ def parse_terms(text: str, *, is_csv: bool, name: str) -> dict[str, list[str]]:
     lines_of_terms: dict[str, int] = {}
     for number, row in _rows(text, is_csv=is_csv, name=name):
         where = f"{name}:{number}"
-        if len(row) != 2 and not (is_csv and len(row) == 4):
+        if len(row) not in (_NUMBERS_OF_COLUMNS if is_csv else (2,)):
             separator = "a comma or a semicolon" if is_csv else "a tab"
             message = f"line {number} has {len(row)} column{'s' if len(row) > 1 else ''}, and a term needs two"
             raise DataError(message, where=where, hint=f"write the term, {separator}, and its translation")
@@ -211,8 +213,10 @@ def _rows(text: str, *, is_csv: bool, name: str) -> Iterator[tuple[int, list[str
     if not is_csv:
         yield from ((number, line.split("\t")) for number, line in enumerate(text.split("\n"), 1) if line.strip())
         return
-    first = text.partition("\n")[0]
-    delimiter = max(",;\t", key=first.count)
+    first = next(iter(text.lstrip()[:10_000].splitlines()), "")
+    delimiter = next(
+        (one for one in ",;\t" if len(next(csv.reader([first], delimiter=one))) in _NUMBERS_OF_COLUMNS), ","
+    )
     reader = csv.reader(io.StringIO(text), delimiter=delimiter, strict=True)
     try:
         yield from ((reader.line_num, row) for row in reader if any(cell.strip() for cell in row))

@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 from nmt_cli.decoding.terms import TermList
 from nmt_cli.documents.marked_text import MarkedText
 from nmt_cli.serving.models import ModelRoute
 from nmt_cli.serving.queue import QueuedSentence
 from nmt_cli.serving.request_limits import SearchOptions
-from nmt_cli.serving.translated_texts import RequestText, SplitBlock, TranslatedText, join_sentences
+from nmt_cli.serving.translated_texts import Answer, RequestText, SplitBlock, TranslatedText, join_sentences
 from nmt_cli.serving.worker_model import AskedSentence, SentenceTask
 
 
@@ -79,7 +78,7 @@ class QueuedText:
         return [block.translated(answers, languages) for block, answers in zip(self.blocks, self._answers, strict=True)]
 
     @property
-    def _answers(self) -> list[list[dict[str, Any]]]:
+    def _answers(self) -> list[list[Answer]]:
         return [[sentence.result.result() for sentence in of_block] for of_block in self.sentences]
 
 
@@ -101,6 +100,6 @@ def _found_terms(
     """The terms in a sentence as the worker writes it for the search: a line in capitals as a sentence."""
     if terms is None:
         return ()
-    if not options.prefix:
+    if not options.prefix.strip():
         text = route.model.as_sentence(text, kept)
     return tuple((text[one.start : one.end], one.targets) for one in terms.find(text))

@@ -25,21 +25,24 @@ _LINE_BREAK = r"\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]"
 _BREAK = re.compile(rf"({_LINE_BREAK}|{_TAG})")
 
 
+Answer = Mapping[str, Any]
+"""What a worker found for a sentence: the fields of a `Translation`, which cannot be imported without torch."""
+
+
 @dataclass(frozen=True, slots=True)
 class RequestText:
-    """A text as a client sent it: its blocks to translate, and how the answer is made of their translations."""
+    """A text of a request: its blocks to translate, and how the text is made of their translations."""
 
-    sent: str
     blocks: Sequence[MarkedText]
     render: Callable[[Sequence[MarkedText]], str]
 
     @classmethod
     def read(cls, sent: str, rules: MarkupRules | None) -> RequestText:
-        """The text in a markup language, or plain without rules."""
+        """The text as a client sent it, in a markup language or, without rules, plain."""
         if rules is None:
-            return cls(sent, [MarkedText(sent)], lambda blocks: blocks[0].text)
+            return cls([MarkedText(sent)], lambda blocks: blocks[0].text)
         document = parse_markup(sent, rules)
-        return cls(sent, document.blocks, document.render)
+        return cls(document.blocks, document.render)
 
     @property
     def plain(self) -> str:
@@ -98,7 +101,7 @@ class SplitBlock:
     block: MarkedText
     split: SplitText
 
-    def translated(self, answers: Sequence[Mapping[str, Any]], languages: LanguagePair) -> MarkedText:
+    def translated(self, answers: Sequence[Answer], languages: LanguagePair) -> MarkedText:
         """The block made of a worker's answer for each sentence, with its marks on the words that translate theirs."""
         if not answers:
             return self.block
@@ -145,14 +148,15 @@ class TranslatedText(Candidate):
 def join_sentences(
     text: RequestText,
     blocks: Sequence[SplitBlock],
-    answers: Sequence[Sequence[Mapping[str, Any]]],
+    answers: Sequence[Sequence[Answer]],
     languages: LanguagePair,
     *,
     alignments: bool,
 ) -> TranslatedText:
-    """The text made of a worker's answers for the sentences of its blocks: of the best of each, the second best, ...
+    """The translation of a text, made of the answers for the sentences of its blocks.
 
-    The last translation of a sentence stands for all that are missing.
+    Its alternatives are made of the second best of each sentence, the third best, and so on. The last translation of a
+    sentence stands for all that are missing.
     """
     ranked = [[[answer, *answer["alternatives"]] for answer in of_block] for of_block in answers]
     best, *alternatives = [
@@ -177,7 +181,7 @@ def join_sentences(
 def _candidate(
     text: RequestText,
     blocks: Sequence[SplitBlock],
-    answers: Sequence[Sequence[Mapping[str, Any]]],
+    answers: Sequence[Sequence[Answer]],
     languages: LanguagePair,
 ) -> Candidate:
     """The text made of one translation of each sentence."""
