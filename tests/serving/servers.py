@@ -22,7 +22,7 @@ from nmt_cli.model.layers import DecoderLayer
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.serving.worker_model import EngineSettings
 from nmt_cli.serving.worker_pool import ModelSettings
-from nmt_cli.tokenization.tokenizer import EOS, Tokenizer
+from nmt_cli.tokenization.tokenizer import Tokenizer
 from tests.artifacts.builders import save_tiny, tiny_model, tiny_recipe, write_spm
 from tests.forks import Forked
 from tests.waiting import wait_until
@@ -48,21 +48,16 @@ def save_model(
     seed: int = 1,
     decoding: Mapping[str, Any] | None = None,
     overwrite: bool = False,
-    is_silent: bool = False,
 ) -> Path:
     """A random model directory that translates at most 59 pieces at once; it writes letters and spaces, no bytes.
 
-    It stops loops itself, as the server does with any model. If it is silent, all its translations are empty.
+    It stops loops itself, as the server does with any model.
     """
     recipe = tiny_recipe(
         model={"output_bias": True, "tying": "none"},
         decoding={"beam": 2, "max_extra_tokens": 5, "batch_tokens": 400, "stop_loops": True, **(decoding or {})},
     )
     model = _literate(tiny_model(recipe, seed=seed), Tokenizer.load(write_spm(path.parent / "shared.spm")))
-    if is_silent:
-        assert model.output_bias is not None
-        with torch.no_grad():
-            model.output_bias[EOS] = 50
     languages = f"{source}-{target}"
     save_tiny(
         path,

@@ -52,13 +52,6 @@ def engine(request: pytest.FixtureRequest) -> EngineSettings:
     return engine
 
 
-def test_a_sentence_stays_as_it_is_where_the_model_translates_it_by_nothing(tmp_path: Path) -> None:
-    directory = save_model(tmp_path / "model", "en", "de", is_silent=True)
-    assert Translator.from_pretrained(directory, device="cpu").translate(["the old sea"])[0].text == ""
-    (answer,) = WorkerModel(directory, TORCH).answer([AskedSentence("the old sea", is_aligned=True)], TWO_BEST)
-    assert (answer["text"], answer["alignment"]) == ("the old sea", ((0, 0), (1, 1), (2, 2)))
-
-
 def test_either_engine_answers_as_decode_does(models: dict[str, Path], engine: EngineSettings) -> None:
     lines = ["the old sea", "a small house stands"]
     model = WorkerModel(models["en-de"], engine)

@@ -16,6 +16,7 @@ from nmt_cli.tokenization.pieces import Link, piece_links
 
 # The hypotheses of a sentence with their texts, best first.
 Ranked = list[tuple[Hypothesis, str]]
+_NGRAM_OF_LOOPS = 3  # without any three pieces twice, no unit stands in a row more than three times
 _SEARCHES_FOR_TERMS = 3  # at most, after the one without terms
 
 
@@ -75,15 +76,17 @@ class MendedSearch:
     def _stop_loops(self) -> None:
         """Replace what was found, if it has a loop, by what a search finds that stops loops.
 
-        If there still is a loop after this, the source no longer allows any repetition.
+        If there still is a loop after this, no n-gram stands twice.
         """
-        for may_not_repeat in (False, True):
+        ngrams = filter(None, (self._config.no_repeat_ngram, _NGRAM_OF_LOOPS))
+        without_ngrams = self._config.model_copy(update={"no_repeat_ngram": min(ngrams)})
+        for config in (self._config, without_ngrams):
             looping = {
-                index: replace(sentence.source, may_not_repeat=may_not_repeat)
+                index: sentence.source
                 for index, (sentence, ranked) in enumerate(zip(self._sentences, self._found, strict=True))
                 if any(has_loop(sentence.text, text) for _, text in ranked)
             }
-            again = self._search(list(looping.values()), config=self._config) if looping else []
+            again = self._search(list(looping.values()), config=config) if looping else []
             for index, ranked in zip(looping, again, strict=True):
                 self._found[index] = ranked
 

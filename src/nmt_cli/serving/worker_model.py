@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -176,10 +176,7 @@ class WorkerModel:
             stop_loops=True,
             batch_tokens=max_pieces * len(sentences) * task.beam + 1,
         )
-        return [
-            asdict(translation if translation.text else _as_it_is(sentence, translation))
-            for sentence, translation in zip(sentences, translations, strict=True)
-        ]
+        return [asdict(translation) for translation in translations]
 
     def _find_attention(self, source: str, target: str) -> dict[str, Any]:
         """The map as text: it is large, and the server only hands it on."""
@@ -229,15 +226,6 @@ class WorkerModel:
                 raise ModelError("the model was replaced, and this one is gone", hint=hint)
             self._second_copy = load_model(self._directory, device=torch.device("cpu"), dtype=torch.float32)
         return self._second_copy, torch.device("cpu")
-
-
-def _as_it_is(sentence: AskedSentence, translation: Translation) -> Translation:
-    """The sentence itself in place of an empty translation, as LibreTranslate answers."""
-    from nmt_cli.decoding.search.hypotheses import Details
-    from nmt_cli.decoding.translation import copied
-
-    copy = copied(sentence.text, sentence.kept, details=Details(piece_log_probs=False, alignment=sentence.is_aligned))
-    return replace(translation, text=copy.text, links=copy.links, alignment=copy.alignment)
 
 
 def likely_next_pieces(loaded: LoadedModel, source: str, prefix: str, *, count: int, device: torch.device) -> list[str]:

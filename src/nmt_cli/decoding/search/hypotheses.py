@@ -21,15 +21,11 @@ NodeArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class SourceSentence:
-    """A sentence to translate: its pieces without EOS, the first pieces of its translation, and a key for sampling.
-
-    If it `may_not_repeat`, loops are stopped even if the source has them.
-    """
+    """A sentence to translate: its pieces without EOS, the first pieces of its translation, and a key for sampling."""
 
     ids: Sequence[int]
     prefix: Sequence[int] = field(default=())
     key: str = ""
-    may_not_repeat: bool = False
 
     @property
     def length(self) -> int:

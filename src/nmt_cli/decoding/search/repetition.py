@@ -1,8 +1,8 @@
 """What a translation may not repeat: n-grams of pieces, and cycles.
 
 A cycle is a unit of at most `LONGEST_UNIT` pieces that stands in a row again and again. A translation may have a unit
-`ALLOWED_TIMES` in a row, or as often as its source has one, and may not begin the unit once more. If a source
-`may_not_repeat`, the units of the source do not count. The text of a translation tells whether it has a loop.
+`ALLOWED_TIMES` in a row, or as often as its source has one, and may not begin the unit once more. The text of a
+translation tells whether it has a loop.
 
 Shapes: B sentences, R rows, T tokens so far, V vocabulary, U lengths of a unit.
 """
@@ -35,11 +35,7 @@ class Repetition:
         self._ngram = config.no_repeat_ngram
         self._tokens = torch.full((len(sources), LONGEST_UNIT + 1), -1, device=device)  # [R, U + 1 + T]
         self._runs = torch.zeros(len(sources), LONGEST_UNIT, dtype=torch.long, device=device)  # [R, U]
-        limits = (
-            [allowed_runs([] if source.may_not_repeat else source.ids) for source in sources]
-            if config.stop_loops
-            else []
-        )
+        limits = [allowed_runs(source.ids) for source in sources] if config.stop_loops else []
         self._limits = torch.tensor(limits, device=device) if limits else None  # [B, U]
 
     def append(self, ids: Tensor) -> None:
