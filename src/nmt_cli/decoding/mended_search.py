@@ -102,12 +102,9 @@ class MendedSearch:
                 lacking[index], self._found[index] = _with_most_terms(terms, self._found[index])
         for num_more in range(_SEARCHES_FOR_TERMS):
             begun = self._begin_with_terms([index for index, number in lacking.items() if number], num_more=num_more)
-            if not begun:
-                return
             sources = [source for _, source in begun]
-            again = self._search(
-                sources, config=self._config, nbest=self._config.num_candidates if num_more else self._nbest
-            )
+            num_choices = self._config.num_candidates if num_more else self._nbest
+            again = self._search(sources, config=self._config, nbest=num_choices) if sources else []
             choices: dict[int, Ranked] = {}
             for (index, _), ranked in zip(begun, again, strict=True):
                 choices.setdefault(index, []).extend(ranked)

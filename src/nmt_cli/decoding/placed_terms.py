@@ -16,8 +16,8 @@ def beginnings_with_terms(
 ) -> Iterator[str]:
     """Beginnings of a translation up to the last term that it lacked, with `num_more` words or marks after it.
 
-    If there are only marks after it, all of them stay. There is one beginning for each choice of the terms' forms. The
-    first `num_fixed` characters stay as they are.
+    If only marks follow, and `num_more` is 0, all of them stay. There is one beginning for each choice of the terms'
+    forms. The first `num_fixed` characters stay as they are.
     """
     met = places_of_terms(terms, text)
     words = [token for token in tokens_of(text) if not token.text.isspace()]
@@ -38,7 +38,7 @@ def beginnings_with_terms(
             beginning += f" {form}" if follows_word else form
             position = max(end, position)
         rest = [word for word in words if word.start >= position]
-        kept = rest[:num_more] if any(IS_IN_WORD.match(word.text) for word in rest) else rest
+        kept = rest[:num_more] if num_more or any(IS_IN_WORD.match(word.text) for word in rest) else rest
         yield beginning + text[position : kept[-1].end if kept else position]
 
 
