@@ -61,7 +61,7 @@ def test_each_place_in_a_translation_counts_for_one_term() -> None:
 def test_a_list_is_read_from_tsv_and_csv(tmp_path: Path) -> None:
     expected = [("big house", ("Villa", "Villen")), ("cat", ("Katze",))]
     for name, text in {
-        "a.tsv": "\ufeffen\tde\nbig house\tVilla|Villen\r\n\r\ncat\tKatze\n",
+        "a.tsv": "\ufeffsrc\ttgt\nbig house\tVilla|Villen\r\n\r\ncat\tKatze\n",
         "b.csv": 'Source;Target\nbig house;Villa|Villen\n"cat";"Katze"\ncat;Katze\n',
         "c.csv": 'cat,Katze\n"big\nhouse",Villa | Villen\n',
     }.items():
@@ -97,6 +97,23 @@ def test_a_hundred_thousand_terms_are_quick(tmp_path: Path) -> None:
     assert time.process_time() - started < 20
 
 
+def test_a_term_is_set_apart_from_words_as_its_script_is() -> None:
+    (dog,) = TermList({"dog": ["Köter"]}).find("dog")
+    (man,) = TermList({"man": ["先生"]}).find("man")
+    assert [*beginnings_with_terms("Ein Hund.", [], [dog], num_fixed=0, num_more=1)] == ["Köter Ein"]
+    links = [Link(0, 3, 2, 4)]
+    assert [*beginnings_with_terms("一个男人在街上。", links, [man], num_fixed=0, num_more=0)] == ["一个先生"]
+
+
+def test_terms_stay_out_of_kept_text_and_of_other_names(translator: Translator) -> None:
+    terms = TermList({"dog": ["Köter"], "ebay": ["eBay"]})
+    (line,) = translator.translate(['a <b translate="no">dog</b> sees a dog'], terms=terms, markup="html")
+    assert line.text.count("Köter") == 1
+    assert '<b translate="no">dog</b>' in line.text
+    assert terms.within("Ebay sells dogs") == {"ebay": ("eBay",)}
+    assert terms.find("Ebay sells dogs")[0].targets == ("eBay",)
+
+
 SOURCE, FREE = "the dog sees a bicycle", "der Hund sieht ein Fahrrad."
 
 
@@ -119,6 +136,7 @@ def linked(*pairs: tuple[str, str]) -> list[Link]:
         ({"a": ["(irgend)ein"]}, 0, ["der Hund sieht (irgend)ein"]),  # no link: after the word before
         ({"dog": ["Hund"], "sees": ["schaut"]}, 0, ["der Hund schaut"]),
         ({"the": ["dieser"]}, 0, ["dieser"]),
+        ({"dog": ["Zeta"], "a": ["Alpha"]}, 1, ["der Zeta sieht Alpha ein"]),
     ],
 )
 def test_missing_terms_take_the_places_of_the_words_that_translate_theirs(

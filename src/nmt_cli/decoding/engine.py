@@ -13,7 +13,6 @@ from pydantic import ValidationError
 
 from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
 from nmt_cli.devices import choose_device, choose_precision, parse_precision
-from nmt_cli.documents.markup import MARKUP
 from nmt_cli.errors import DeviceError, UsageError, nearest_word
 from nmt_cli.recipe.mistakes import describe, error_to_show, suggestion
 from nmt_cli.recipe.schema import DecodingConfig, LanguagePair, TrainedLines
@@ -139,16 +138,6 @@ def check_num_candidates(nbest: int, *, config: DecodingConfig, vocab: int, mbr:
             setting="mbr",
             hint="add `beam: 8`, or `samples: 32`",
         )
-
-
-def check_markup(markup: str, *, prefix: bool, word_scores: bool, alignments: bool) -> None:
-    """Raise UsageError unless there is such markup, and nothing else is asked for that is only of plain text."""
-    if markup not in MARKUP:
-        raise UsageError(f"there is no markup called {markup!r}", setting="markup", hint="take html or xml")
-    for setting, is_given in (("prefix", prefix), ("word_scores", word_scores), ("alignments", alignments)):
-        if is_given:
-            message = f"`{setting}` is of plain text, and the lines are {markup}"
-            raise UsageError(message, setting=setting, hint=f"leave out `{setting}`, or `markup`")
 
 
 def _prefers_ctranslate2(

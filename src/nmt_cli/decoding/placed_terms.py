@@ -4,52 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice, product
+from operator import itemgetter
 
-from nmt_cli.decoding.terms import IS_IN_WORD, IS_WITHOUT_SPACES, Occurrence, TermToken, places_of_terms, tokens_of
+from nmt_cli.decoding.terms import IS_IN_WORD, IS_WITHOUT_SPACES, Occurrence, TermUnit, places_of_terms, units_of
 from nmt_cli.tokenization.pieces import Link, Range
 
-_MOST_CHOICES = 16  # of forms, if several terms of a sentence have several of them
+_MOST_COMBINATIONS = 16  # of forms, if several terms of a sentence have several of them
 
 
 def beginnings_with_terms(
-    text: str, links: Sequence[Link], terms: Sequence[Occurrence], *, num_fixed: int, num_more: int
+    text: str, links: Sequence[Link], occurrences: Sequence[Occurrence], *, num_fixed: int, num_more: int
 ) -> Iterator[str]:
     """Beginnings of a translation up to the last term that it lacked, with `num_more` words or marks after it.
 
     If only marks follow, and `num_more` is 0, all of them stay. There is one beginning for each choice of the terms'
     forms. The first `num_fixed` characters stay as they are.
     """
-    met = places_of_terms(terms, text)
-    words = [token for token in tokens_of(text) if not token.text.isspace()]
+    met = places_of_terms(occurrences, text)
+    words = [unit for unit in units_of(text) if not unit.text.isspace()]
     free = [word for word in words if not any(start <= word.start < end for start, end in met.values())]
-    places = sorted((*_place(free, links, one), one.targets) for index, one in enumerate(terms) if index not in met)
+    places = sorted(
+        ((*_place(free, links, one), one.targets) for index, one in enumerate(occurrences) if index not in met),
+        key=itemgetter(0, 1),
+    )
     placed = [
-        (start, end, _in_case(targets, is_first=not text[:start].strip()))
+        (start, end, _forms_for_place(targets, is_first=not any(map(str.isalnum, text[:start]))))
         for start, end, targets in places
         if start >= num_fixed
     ]
     if not placed:
         return
-    for forms in islice(product(*(targets for *_, targets in placed)), _MOST_CHOICES):
+    for forms in islice(product(*(targets for *_, targets in placed)), _MOST_COMBINATIONS):
         beginning, position = "", 0
         for (start, end, _), form in zip(placed, forms, strict=True):
             beginning += text[position : max(start, position)]
-            follows_word = IS_IN_WORD.search(beginning[-1:]) and not IS_WITHOUT_SPACES.search(beginning[-1] + form[0])
+            follows_word = IS_IN_WORD.search(beginning[-1:]) and not IS_WITHOUT_SPACES.match(form)
             beginning += f" {form}" if follows_word else form
             position = max(end, position)
+            beginning += " " if IS_IN_WORD.match(text, position) else ""
         rest = [word for word in words if word.start >= position]
-        kept = rest[:num_more] if num_more or any(IS_IN_WORD.match(word.text) for word in rest) else rest
-        yield beginning + text[position : kept[-1].end if kept else position]
+        kept = rest[:num_more] if num_more or any(word.text[0].isalnum() for word in rest) else rest
+        yield beginning + text[position : kept[-1].end] if kept else beginning.rstrip()
 
 
-def _in_case(targets: Sequence[str], *, is_first: bool) -> Sequence[str]:
+def _forms_for_place(targets: Sequence[str], *, is_first: bool) -> Sequence[str]:
     """The forms of a term that have a capital at the beginning of a sentence, or elsewhere those that need none."""
     if is_first:
         return [form for form in targets if form[0].isupper()] or targets
     return [form for form in targets if not form[0].isupper() or form[0].lower() + form[1:] not in targets]
 
 
-def _place(words: Sequence[TermToken], links: Sequence[Link], term: Occurrence) -> Range:
+def _place(words: Sequence[TermUnit], links: Sequence[Link], term: Occurrence) -> Range:
     """Where those of the words begin and end that translate a term.
 
     If no word translates it, this is an empty range: after the translation of what stands before the term.
@@ -69,5 +74,5 @@ def _place(words: Sequence[TermToken], links: Sequence[Link], term: Occurrence) 
     _, before = max(
         ((link.source_end, link.target_end) for link in links if link.source_end <= term.start), default=(0, 0)
     )
-    position = max((word.end for word in words if word.start < before), default=0)
+    position = max((word.end for word in words if word.start < before and word.text[0].isalnum()), default=0)
     return position, position

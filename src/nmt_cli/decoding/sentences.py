@@ -31,19 +31,22 @@ class SentenceTranslator:
         A sentence with other text in place of its kept ranges is searched again without them, and they are then put
         back. So they cost nothing if the model does right by itself.
         """
-        terms_of = [[] if one.terms is None else one.terms.find(one.text) for one in sentences]
-        found = MendedSearch(self._engine, sentences, terms_of, config=config, nbest=nbest, details=details).run()
+        found_terms = list(map(_terms_to_translate, sentences))
+        found = MendedSearch(self._engine, sentences, found_terms, config=config, nbest=nbest, details=details).run()
         translations: list[list[Translation]] = []
         changed: dict[int, WithoutKept] = {}
-        for index, (sentence, terms, hypotheses) in enumerate(zip(sentences, terms_of, found, strict=True)):
-            candidates = [self._translation(sentence, terms, *one, details=details) for one in hypotheses]
+        for index, (sentence, occurrences, ranked) in enumerate(zip(sentences, found_terms, found, strict=True)):
+            candidates = [
+                self._translation(sentence, occurrences, hypothesis, text, details=details)
+                for hypothesis, text in ranked
+            ]
             translations.append([candidate for candidate in candidates if candidate is not None])
             if len(translations[index]) < len(candidates):
                 changed[index] = WithoutKept.of(sentence.text, sentence.kept)
         if changed:
             searched = self._translate_without_kept(changed, sentences, config=config, nbest=nbest, details=details)
-            for index, ranked in zip(changed, searched, strict=True):
-                translations[index] = ranked
+            for index, without_kept in zip(changed, searched, strict=True):
+                translations[index] = without_kept
         return [
             [_in_casing(sentence, translation, self._engine.languages.target) for translation in ranked]
             for sentence, ranked in zip(sentences, translations, strict=True)
@@ -73,14 +76,15 @@ class SentenceTranslator:
     def _translation(
         self,
         sentence: LineSentence,
-        terms: Sequence[Occurrence],
+        occurrences: Sequence[Occurrence],
         hypothesis: Hypothesis,
         text: str,
         *,
         details: Details,
     ) -> Translation | None:
         """The translation of a hypothesis; None if it has other text in place of the kept ranges."""
-        unmet = [sentence.text[terms[index].start : terms[index].end] for index in missing_terms(terms, text)]
+        missing = [occurrences[index] for index in missing_terms(occurrences, text)]
+        unmet = [sentence.text[one.start : one.end] for one in missing]
         translation = Translation(
             text, hypothesis.score, hypothesis.log_prob, len(hypothesis.ids), unmet_terms=tuple(unmet)
         )
@@ -100,6 +104,12 @@ class SentenceTranslator:
         return translation
 
 
+def _terms_to_translate(sentence: LineSentence) -> list[Occurrence]:
+    """The terms in a sentence outside of its kept ranges."""
+    found = [] if sentence.terms is None else sentence.terms.find(sentence.text)
+    return [one for one in found if not any(start < one.end and one.start < end for start, end in sentence.kept)]
+
+
 def _put_back(without: WithoutKept, translation: Translation) -> Translation:
     """The translation of a sentence that was searched without its kept ranges."""
     text, links = without.put_back(translation.text, translation.links)
@@ -108,8 +118,10 @@ def _put_back(without: WithoutKept, translation: Translation) -> Translation:
     if scores:
         of_searched = iter(scores)
         copied = [(link.target_start, link.target_end) for link in links[: len(without.kept)]]
-        words = re.finditer(r"\S+", text)
-        of_words = [0.0 if word.span() in copied else next(of_searched, 0.0) for word in words]
+        of_words = [
+            0.0 if any(start <= word.start() and word.end() <= end for start, end in copied) else next(of_searched, 0.0)
+            for word in re.finditer(r"\S+", text)
+        ]
         scores = (*of_words, *of_searched)
     return replace(translation, text=text, links=tuple(links), alignment=alignment, word_log_probs=scores)
 

@@ -16,7 +16,7 @@ import regex
 from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
-from nmt_cli.languages import LETTERS_WITHOUT_SPACES, is_language
+from nmt_cli.languages import LETTERS_WITHOUT_SPACES
 from nmt_cli.text_encoding import check_encoding, not_utf8_error
 from nmt_cli.tokenization.pieces import Range
 from nmt_cli.tokenization.sentence_splitting import split_sentences
@@ -24,23 +24,25 @@ from nmt_cli.tokenization.sentence_splitting import split_sentences
 logger = logging.getLogger(__name__)
 
 _BETWEEN_FORMS = "|"
+_NAMES_OF_COLUMNS = (("source", "target"), ("src", "tgt"))
 # Of CSV: a term, its translation and, in DeepL's glossaries, their languages.
 _NUMBERS_OF_COLUMNS = (2, 4)
-# In these scripts a word is no unit between spaces: each character is a token.
+# In these scripts a word is no unit between spaces: each character is a unit.
 _WORD = rf"[\p{{L}}\p{{M}}\p{{N}}_--[{LETTERS_WITHOUT_SPACES}]]"
-_TOKEN = regex.compile(rf"[{LETTERS_WITHOUT_SPACES}]\p{{M}}*+|{_WORD}++|\s++|.", regex.V1)
+_UNIT = regex.compile(rf"[{LETTERS_WITHOUT_SPACES}]\p{{M}}*+|{_WORD}++|\s++|.", regex.V1)
 IS_IN_WORD = regex.compile(_WORD, regex.V1)
 IS_WITHOUT_SPACES = regex.compile(f"[{LETTERS_WITHOUT_SPACES}]")
 _FIRST_LETTER = regex.compile(r"\w")
-Tokens = tuple[str, ...]
+Words = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """A term in a text, from `start` to `end`, and the forms of its translation, of which the model picks one."""
+    """A term in a text, from `start` to `end`, its words in the list, and forms of which its translation has one."""
 
     start: int
     end: int
+    words: Words
     targets: tuple[str, ...]
 
 
@@ -49,14 +51,14 @@ class TermList:
 
     def __init__(self, terms: Mapping[str, str | Sequence[str]]) -> None:
         """`terms` has the forms of the translation of each term; none of these texts is blank."""
-        self._targets: dict[Tokens, tuple[str, ...]] = {}
+        self._targets: dict[Words, tuple[str, ...]] = {}
         lengths: dict[str, set[int]] = {}
         for source, targets in terms.items():
-            tokens = tuple(_words(source.strip()))
-            self._targets[tokens] = tuple(
+            words = tuple(_words(source.strip()))
+            self._targets[words] = tuple(
                 map(str.strip, targets.split(_BETWEEN_FORMS)) if isinstance(targets, str) else targets
             )
-            lengths.setdefault(tokens[0], set()).add(len(tokens))
+            lengths.setdefault(words[0], set()).add(len(words))
         self._lengths = {first: sorted(numbers) for first, numbers in lengths.items()}
 
     def __len__(self) -> int:
@@ -79,37 +81,41 @@ class TermList:
         return cls(parse_terms(text, is_csv=".csv" in file.suffixes, name=str(file)))
 
     def find(self, text: str) -> list[Occurrence]:
-        """The terms in a text, in their order: the longest ones first, none of which overlaps another.
+        """The terms in a text, in the order of their places; of those that overlap, the longest.
 
         A term is whole words, or characters of a script without spaces. It stands as it is in the list, or with a
         capital letter at the beginning of a sentence; there its translation may have one, too.
         """
-        tokens = list(tokens_of(text))
-        words = [token.text for token in tokens]
-        found: dict[range, tuple[str, ...]] = {}
+        units = list(units_of(text))
+        words = [unit.text for unit in units]
+        found: dict[range, Words] = {}
         first_letters: set[int] | None = None
         for index, word in enumerate(words):
             for length in self._lengths.get(word, ()):
-                targets = self._targets.get(tuple(words[index : index + length]))
-                if targets is not None:
-                    found[range(index, index + length)] = targets
+                if (term := tuple(words[index : index + length])) in self._targets:
+                    found[range(index, index + length)] = term
             uncapitalised = word[0].lower() + word[1:]
             if uncapitalised == word or uncapitalised not in self._lengths:
                 continue
             if first_letters is None:
                 first_letters = _first_letters(text)
-            for length in self._lengths[uncapitalised] if tokens[index].start in first_letters else ():
-                targets = self._targets.get((uncapitalised, *words[index + 1 : index + length]))
-                if targets is not None:
-                    capitals = [target[0].upper() + target[1:] for target in targets]
-                    found.setdefault(range(index, index + length), tuple(dict.fromkeys([*targets, *capitals])))
+            for length in self._lengths[uncapitalised] if units[index].start in first_letters else ():
+                if (term := (uncapitalised, *words[index + 1 : index + length])) in self._targets:
+                    found.setdefault(range(index, index + length), term)
         taken: set[int] = set()
         occurrences = []
-        for place, targets in sorted(found.items(), key=lambda item: (-len(item[0]), item[0].start)):
+        for place, term in sorted(found.items(), key=lambda item: (-len(item[0]), item[0].start)):
             if taken.isdisjoint(place):
                 taken.update(place)
-                occurrences.append(Occurrence(tokens[place.start].start, tokens[place.stop - 1].end, targets))
+                targets = self._targets[term]
+                if term[0] != words[place.start]:
+                    targets = tuple(dict.fromkeys([*targets, *map(_capitalised, targets)]))
+                occurrences.append(Occurrence(units[place.start].start, units[place.stop - 1].end, term, targets))
         return sorted(occurrences, key=lambda occurrence: occurrence.start)
+
+    def within(self, text: str) -> dict[str, tuple[str, ...]]:
+        """The terms that a text has, as they are in the list."""
+        return {"".join(one.words): self._targets[one.words] for one in self.find(text)}
 
 
 def parse_terms(text: str, *, is_csv: bool, name: str) -> dict[str, list[str]]:
@@ -127,7 +133,7 @@ def parse_terms(text: str, *, is_csv: bool, name: str) -> dict[str, list[str]]:
             separator = "a comma or a semicolon" if is_csv else "a tab"
             message = f"line {number} has {len(row)} column{'s' if len(row) > 1 else ''}, and a term needs two"
             raise DataError(message, where=where, hint=f"write the term, {separator}, and its translation")
-        if number == 1 and _are_names(*(cell.strip().lower() for cell in row[:2])):
+        if number == 1 and tuple(cell.strip().lower() for cell in row[:2]) in _NAMES_OF_COLUMNS:
             logger.info("%s: line 1 names the columns %s and %s, and is no term", name, *row[:2])
             continue
         source, forms = checked_term(*row[:2], place=f"line {number}", where=where)
@@ -158,8 +164,8 @@ def missing_terms(occurrences: Sequence[Occurrence], translation: str) -> list[i
 
 def places_of_terms(occurrences: Sequence[Occurrence], translation: str) -> dict[int, Range]:
     """Where a translation has the terms that it has, by their indices; the longest terms choose first."""
-    tokens = list(tokens_of(translation)) if occurrences else []
-    words = [token.text for token in tokens]
+    units = list(units_of(translation)) if occurrences else []
+    words = [unit.text for unit in units]
     forms = [sorted((_words(form) for form in one.targets), key=len, reverse=True) for one in occurrences]
     taken: set[int] = set()
     met: dict[int, Range] = {}
@@ -167,11 +173,11 @@ def places_of_terms(occurrences: Sequence[Occurrence], translation: str) -> dict
         free_places = (place for form in forms[index] for place in _places(words, form) if taken.isdisjoint(place))
         if (place := next(free_places, None)) is not None:
             taken.update(place)
-            met[index] = (tokens[place.start].start, tokens[place.stop - 1].end)
+            met[index] = (units[place.start].start, units[place.stop - 1].end)
     return met
 
 
-class TermToken(NamedTuple):
+class TermUnit(NamedTuple):
     """A word, a single character, a mark, or white space as one space, and where it stands in a text."""
 
     text: str
@@ -179,33 +185,34 @@ class TermToken(NamedTuple):
     end: int
 
 
-def tokens_of(text: str) -> Iterator[TermToken]:
+def units_of(text: str) -> Iterator[TermUnit]:
     """The words, single characters and marks of a text, and a space for any white space."""
-    for match in _TOKEN.finditer(text):
-        yield TermToken(" " if match[0].isspace() else match[0], *match.span())
+    for match in _UNIT.finditer(text):
+        yield TermUnit(" " if match[0].isspace() else match[0], *match.span())
 
 
 def _words(text: str) -> list[str]:
-    return [token.text for token in tokens_of(text)]
+    return [unit.text for unit in units_of(text)]
 
 
-def _places(words: Sequence[str], tokens: Sequence[str]) -> Iterator[range]:
-    """The places at which the tokens stand among the words."""
-    for start in range(len(words) - len(tokens) + 1):
-        if words[start] == tokens[0] and words[start : start + len(tokens)] == tokens:
-            yield range(start, start + len(tokens))
+def _places(words: Sequence[str], form: Sequence[str]) -> Iterator[range]:
+    """The places at which the words of a form stand among others."""
+    for start in range(len(words) - len(form) + 1):
+        if words[start] == form[0] and words[start : start + len(form)] == form:
+            yield range(start, start + len(form))
+
+
+def _capitalised(target: str) -> str:
+    """A target for the beginning of a sentence; eBay stays as it is."""
+    return target if target[1:2].isupper() else target[0].upper() + target[1:]
 
 
 def _first_letters(text: str) -> set[int]:
     """Where the first words of the sentences of a text begin."""
-    starts = accumulate(map(len, split_sentences(text, "en")), initial=0)  # the language tells ordinals alone
+    starts = accumulate(
+        map(len, split_sentences(text, "en")), initial=0
+    )  # any language: it only matters for ordinals and I.
     return {match.start() for start in starts if (match := _FIRST_LETTER.search(text, start))}
-
-
-def _are_names(first: str, second: str) -> bool:
-    """Whether two cells are names of columns: source and target, or two languages, such as en and de."""
-    is_pair = (first, second) in (("source", "target"), ("src", "tgt"))
-    return is_pair or (first != second and is_language(first) and is_language(second))
 
 
 def _rows(text: str, *, is_csv: bool, name: str) -> Iterator[tuple[int, list[str]]]:

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 import torch
 
-from nmt_cli.decoding.engine import Engine, check_markup, check_num_candidates, with_overrides
+from nmt_cli.decoding.engine import Engine, check_num_candidates, with_overrides
 from nmt_cli.decoding.search.hypotheses import Details, SourceSentence
 from nmt_cli.decoding.sentences import SentenceTranslator
 from nmt_cli.decoding.terms import TermList
@@ -111,7 +111,13 @@ class LineTranslator:
         terms = TermList(terms) if isinstance(terms, Mapping) else terms
         terms = [terms] * len(texts) if isinstance(terms, TermList) else terms
         if markup is not None:
-            check_markup(markup, prefix=prefixes is not None, word_scores=word_scores, alignments=alignments)
+            is_given = {
+                "prefix": prefixes is not None,
+                "kept": kept is not None,
+                "word_scores": word_scores,
+                "alignments": alignments,
+            }
+            _check_markup(markup, is_given)
             options = {"config": config, "nbest": nbest, "mbr": mbr, "first_line": first_line, **overrides}
             return self._translate_markup([parse_markup(text, MARKUP[markup]) for text in texts], terms, **options)
         config = with_overrides(config or self._engine.decoding, overrides)
@@ -297,6 +303,15 @@ class LineTranslator:
                     hint="shorten it",
                 )
         return encoded
+
+
+def _check_markup(markup: str, is_given: Mapping[str, bool]) -> None:
+    """Raise UsageError unless there is such markup, and nothing is given that is only of plain text."""
+    if markup not in MARKUP:
+        raise UsageError(f"there is no markup called {markup!r}", setting="markup", hint="take html or xml")
+    for setting in (name for name, is_here in is_given.items() if is_here):
+        message = f"`{setting}` is of plain text, and the lines are {markup}"
+        raise UsageError(message, setting=setting, hint=f"leave out `{setting}`, or `markup`")
 
 
 def _joined(document: MarkupDocument, blocks: Sequence[Sequence[tuple[MarkedText, Translation]]]) -> Translation:

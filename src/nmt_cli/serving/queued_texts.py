@@ -102,4 +102,4 @@ def _found_terms(
         return ()
     if not options.prefix.strip():
         text = route.model.as_sentence(text, kept)
-    return tuple((text[one.start : one.end], one.targets) for one in terms.find(text))
+    return tuple(terms.within(text).items())

@@ -27,6 +27,7 @@ from nmt_cli.decoding.search.hypotheses import (
     max_output_tokens,
     not_finite_error,
 )
+from nmt_cli.decoding.search.repetition import NGRAM_WITHOUT_LOOPS
 from nmt_cli.devices import num_cpus
 from nmt_cli.errors import ModelError
 from nmt_cli.recipe.schema import DecodingConfig
@@ -43,8 +44,6 @@ _STEP_COST = 16
 # Attention to fewer columns, with EOS and padding, is rounded differently, which may change a translation in int8.
 # So shorter sentences are not searched together with longer ones.
 _MIN_WIDE_TOKENS = 16
-# If no three pieces occur twice, no unit stands in a row more than three times.
-_NGRAM_WITHOUT_LOOPS = 3
 CTranslate2Precision = Literal["fp32", "int8"]
 
 
@@ -146,7 +145,7 @@ class CTranslate2Engine:
         longest = max(sentence.limit for sentence in batch)
         for sentence in batch:
             sentence.batch_limit = longest
-        ngrams = (config.no_repeat_ngram, _NGRAM_WITHOUT_LOOPS if config.stop_loops else 0)
+        ngrams = (config.no_repeat_ngram, NGRAM_WITHOUT_LOOPS if config.stop_loops else 0)
         options: dict[str, Any] = {
             "beam_size": config.beam,
             # With patience it finishes more hypotheses than the beam, of which our penalty may prefer any.
