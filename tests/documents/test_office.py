@@ -26,10 +26,10 @@ from pptx import Presentation
 from pptx.util import Inches
 
 from nmt_cli.api import Translator
+from nmt_cli.documents.encoding import Encoding
 from nmt_cli.documents.formats import COMMAND_LINE_LIMITS, TextDocument, read_document
 from nmt_cli.documents.marked_text import MarkedText
 from nmt_cli.documents.office import WORD, office_parts
-from nmt_cli.documents.parts import Encoding
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.pieces import Link
 from tests.decoding.trained import TEST

@@ -23,7 +23,7 @@ from nmt_cli.preparing.cleaning.side_rules import ScriptRule
 from nmt_cli.preparing.corpus import CleaningConfig
 from nmt_cli.preparing.sources.base import CorpusLanguages
 from nmt_cli.text_encoding import is_unicode
-from nmt_cli.tokenization.tokenizer import normalize_spaces
+from nmt_cli.tokenization.white_space import normalize_spaces
 
 Pairs = list[tuple[str, str]]
 

@@ -84,6 +84,8 @@ def test_the_openapi_document_is_kept(servers: dict[str, Server], mode: Generati
             if mode.is_positive and isinstance(case.body, dict):
                 for name in ("glossary_id", "glossary_ids", "terms"):  # of a glossary that is there; terms have forms
                     case.body.pop(name, None)
+                if case.body.get("split_sentences") == "nonewlines":
+                    case.body.pop("split_sentences")  # it goes with texts of a single line only
             response = case.call(timeout=300)
             seen[response.status_code] = seen.get(response.status_code, 0) + 1
             assert response.status_code in _ALLOWED | {503}, response.content

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.serving.translated_texts import split_text
-from nmt_cli.tokenization.tokenizer import is_blank
+from nmt_cli.tokenization.white_space import is_blank
 
 EN_DE = LanguagePair(source="en", target="de")
 TEXT = "  One. Two!\r\n\r\n\tThree, four? \n"

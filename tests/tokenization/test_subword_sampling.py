@@ -15,7 +15,8 @@ from nmt_cli.tokenization import subword_sampling
 from nmt_cli.tokenization.pieces import SPACE_MARK
 from nmt_cli.tokenization.sentencepiece_model import NORMAL, Piece, read_pieces, tokenizer_kind, with_pieces
 from nmt_cli.tokenization.subword_sampling import SubwordSampler, subword_sampler
-from nmt_cli.tokenization.tokenizer import EOS, UNK, EncodedText
+from nmt_cli.tokenization.text_encoder import EncodedText
+from nmt_cli.tokenization.tokenizer import EOS, UNK
 from tests.tokenization.models import OUR_IDS, TEXT, train_spm, trained
 
 Segmentation = tuple[str, ...]

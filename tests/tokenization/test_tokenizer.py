@@ -11,10 +11,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nmt_cli.errors import DataError
-from nmt_cli.tokenization import tokenizer as module
+from nmt_cli.tokenization import text_encoder
 from nmt_cli.tokenization.pieces import piece_links, word_alignment, word_ids, word_log_probs
-from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, TextEncoder, Tokenizer, TokenizerKind, normalize_spaces
+from nmt_cli.tokenization.text_encoder import TextEncoder
+from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer, TokenizerKind
 from nmt_cli.tokenization.train_sentencepiece import train_tokenizer
+from nmt_cli.tokenization.white_space import normalize_spaces
 from tests.tokenization.models import trained
 
 KINDS: list[TokenizerKind] = ["bpe", "unigram"]
@@ -137,7 +139,7 @@ def test_words_that_are_remembered_or_forgotten_change_nothing(
     tokenizer: Tokenizer, texts: list[list[list[str]]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_MAX_CACHED_WORDS", 5)
+        patch.setattr(text_encoder, "_MAX_CACHED_WORDS", 5)
         encoder = TextEncoder(tokenizer, kind="bpe", is_source=True)
         for lines in texts:
             assert_encoded_alike(tokenizer, encoder, [" ".join(words) for words in lines])

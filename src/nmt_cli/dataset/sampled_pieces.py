@@ -29,7 +29,7 @@ from nmt_cli.processes import worker_pool
 from nmt_cli.recipe.schema import SubwordSampling
 from nmt_cli.tokenization.sentencepiece_model import NORMAL, read_pieces, tokenizer_kind
 from nmt_cli.tokenization.subword_sampling import subword_sampler
-from nmt_cli.tokenization.tokenizer import EncodedText
+from nmt_cli.tokenization.text_encoder import EncodedText
 
 SAMPLED = "sampled"
 """The folder of sampled ids in a run, and the split in the names of their files."""

@@ -15,13 +15,16 @@ from typing import Protocol
 
 from nmt_cli.decompression import DECOMPRESSION_ERRORS
 from nmt_cli.documents.bilingual import tmx_parts, xliff_parts
-from nmt_cli.documents.lines import po_parts, table_parts, text_parts
+from nmt_cli.documents.encoding import MARKUP_ENCODING, PO_ENCODING, Encoding, decode_text
+from nmt_cli.documents.lines import text_parts
 from nmt_cli.documents.markdown import markdown_parts
 from nmt_cli.documents.marked_text import MarkedText
 from nmt_cli.documents.markup import HTML, XML, MarkupRules, parse_markup
 from nmt_cli.documents.office import DRAWING, OPEN_DOCUMENT, WORD, OfficeRules, office_parts
-from nmt_cli.documents.parts import MARKUP_ENCODING, PO_ENCODING, Encoding, Part, blocks_of, decode_text, render_parts
+from nmt_cli.documents.parts import Part, blocks_of, render_parts
+from nmt_cli.documents.po import po_parts
 from nmt_cli.documents.subtitles import subtitle_parts
+from nmt_cli.documents.tables import table_parts
 from nmt_cli.errors import DataError
 from nmt_cli.recipe.schema import LanguagePair
 

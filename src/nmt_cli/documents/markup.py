@@ -31,6 +31,7 @@ _NOT_TRANSLATED = re.compile(
     re.IGNORECASE,
 )
 _SPACES = re.compile(r"[ \t\r\n\f]+")
+# Also read from the end of a run, reversed: `;psbn&` is `&nbsp;`.
 _SPACE = re.compile(r"(?:\s|&nbsp;|;psbn&|&#160;|;061#&|&#xa0;|;0ax#&)*+", re.IGNORECASE)
 _REFERENCE = re.compile(r"&(?:#\d+|#x[0-9a-f]+|\w+);", re.IGNORECASE)
 # References that only the document itself can explain. In plain text, which has no escapes: all references, and codes
@@ -129,19 +130,16 @@ def parse_markup(text: str, rules: MarkupRules) -> MarkupDocument:
     index = 0
     while index < len(tokens):
         token = tokens[index]
-        kept_end = pairs.get(index) if token.kind == "open" and _is_kept(token, rules) else None
+        end = (pairs.get(index, index) if token.kind == "open" and _is_kept(token, rules) else index) + 1
         if token.raw.startswith(_CDATA) and rules.language == "xml":
             parts += block_parts(tokens, indices, pairs, rules, write)
             indices = []
-            end = index + 1
             parts += [_CDATA, *parse_markup(token.raw[len(_CDATA) : -3], PLAIN).parts, "]]>"]
         elif is_block[index]:
             parts += block_parts(tokens, indices, pairs, rules, write)
             indices = []
-            end = index + 1 if kept_end is None else kept_end + 1
             parts += [other.raw for other in tokens[index:end]]
         else:
-            end = index + 1 if kept_end is None else kept_end + 1
             indices += range(index, end)
         index = end
     parts += block_parts(tokens, indices, pairs, rules, write)

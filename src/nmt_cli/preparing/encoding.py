@@ -20,7 +20,9 @@ from nmt_cli.preparing.clean_text import CleanText
 from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.processes import FEWER_WORKERS_HINT, worker_pool
 from nmt_cli.tokenization.sentencepiece_model import kind_if_text_unchanged
-from nmt_cli.tokenization.tokenizer import EncodedText, TextEncoder, Tokenizer, plain_spaces
+from nmt_cli.tokenization.text_encoder import EncodedText, TextEncoder
+from nmt_cli.tokenization.tokenizer import Tokenizer
+from nmt_cli.tokenization.white_space import plain_spaces
 
 logger = logging.getLogger(__name__)
 

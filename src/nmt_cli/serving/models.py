@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from pathlib import Path
+from typing import TypeGuard
 
 from nmt_cli.artifacts.directory_kinds import check_is_model, kind_of
 from nmt_cli.artifacts.manifest import DAMAGED_HINT, model_digest, verify_files
@@ -241,7 +242,7 @@ class ModelRouter:
         target, and the target's own language. Without a target (None), there must be a single one.
         """
         detected = None
-        if source is None or source.strip().lower() in ("auto", ""):
+        if not is_source_given(source):
             if target is not None:
                 _matching_code(target, self.targets, name="target")
             models = [model for model in self if target is None or match_code(target, [model.pair[1]]) is not None]
@@ -296,6 +297,11 @@ class ModelRouter:
     async def close(self) -> None:
         """End all workers."""
         await asyncio.gather(*(model.pool.close() for model in self))
+
+
+def is_source_given(source: str | None) -> TypeGuard[str]:
+    """Whether a request names the source; if not (None or auto), it is detected."""
+    return source is not None and source.strip().lower() not in ("auto", "")
 
 
 def _detect_source(text: str, models: Sequence[ServedModel]) -> DetectedLanguage:

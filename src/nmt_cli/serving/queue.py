@@ -2,7 +2,7 @@
 
 Clients take turns. A batch begins with the oldest sentence of the client whose turn it is. The sentences nearest to it
 in length fill the batch, from all clients, so nobody starves and little is padded. A sentence's translation does not
-depend on its batch. Sentences with terms have batches of their own, because their search takes longer.
+depend on its batch. Sentences with terms are not batched with others, because their search takes longer.
 
 A free worker waits a little for the batch to fill, because clients that were just answered soon ask again. Without the
 wait, clients split into two groups that alternate. If few clients are there, the wait ends once all are back. Free
@@ -70,7 +70,7 @@ class BatchQueue:
     ) -> None:
         self.name = name
         self.max_tokens = max_tokens  # a reloaded model may change it
-        # Sentences with fewer tokens get batches of their own. 0: no such limit.
+        # Sentences with fewer tokens are not batched with others. 0: no such limit.
         self.min_wide_tokens = 0
         self._max_wait = max_wait_seconds
         self._max_sentences = max_sentences
@@ -244,5 +244,5 @@ class BatchQueue:
 
 
 def _goes_alone(sentence: QueuedSentence) -> bool:
-    """Whether the sentence gets a batch of its own: it may have killed a worker, or it is not searched."""
+    """Whether the sentence is a batch alone: it may have killed a worker, or it is not searched."""
     return sentence.num_losses > 0 or not isinstance(sentence.task, SearchTask)

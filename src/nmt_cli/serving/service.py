@@ -20,7 +20,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.serving.document_store import DocumentStore, StoredDocument
 from nmt_cli.serving.glossaries import GlossaryStore
 from nmt_cli.serving.keys import ApiKeys, KeyOwner
-from nmt_cli.serving.models import ModelRoute, ModelRouter, ServedModel
+from nmt_cli.serving.models import ModelRoute, ModelRouter, ServedModel, is_source_given
 from nmt_cli.serving.queue import QueuedSentence
 from nmt_cli.serving.queued_texts import AskedBlock, Caller, QueuedText, abandon, queued_sentence
 from nmt_cli.serving.request_errors import (
@@ -123,14 +123,6 @@ class Service:
             translations = [text async for text in found]
         return list(zip(translations, routes, strict=True))
 
-    async def reload(self) -> None:
-        """Read the keys again and load the models that have changed; what fails is logged, and stays as it was."""
-        try:
-            await asyncio.to_thread(self.keys.read_again)
-        except DataError as error:
-            logger.error("the old keys stay: %s; %s", error.message, error.hint)
-        await self.models.reload()
-
     async def translate(
         self,
         texts: Sequence[RequestText],
@@ -186,16 +178,16 @@ class Service:
             raise too_many_error(num_characters, "characters in a document", limit=self.limits.request_characters)
         # It counts as the texts that it would be.
         num_requests = max(1, math.ceil(num_characters / self.limits.characters))
+        with ExitStack() as stack:
+            stack.enter_context(owner.charged(requests=num_requests, characters=num_characters))
+            self.documents.make_room(owner)
+            charged = stack.pop_all()
 
         async def translate() -> bytes:
             with charged:
                 blocks = await self._translate_in_portions(document.blocks, route, terms=terms, caller=caller)
                 return await asyncio.to_thread(document.write, blocks)
 
-        with ExitStack() as stack:
-            stack.enter_context(owner.charged(requests=num_requests, characters=num_characters))
-            self.documents.make_room(owner)
-            charged = stack.pop_all()
         target_code = route.model.pair[1]
         return self.documents.start(name, translate(), target=target_code, characters=num_characters, owner=owner)
 
@@ -203,7 +195,7 @@ class Service:
         self, content: bytes, name: str, source: str | None, target: str
     ) -> tuple[DocumentInBlocks, ModelRoute]:
         """The document, and the model for it; its language is detected if none is given."""
-        is_given = source is not None and source.strip().lower() not in ("auto", "")
+        is_given = is_source_given(source)
         route = self.models.route(source if is_given else self.models.sources_of(target)[0], target, text="")
         try:
             document = read_document(content, name, languages=route.model.config.languages, limits=_DOCUMENT_LIMITS)
@@ -287,6 +279,14 @@ class Service:
             return sentence.result.result()
         finally:
             abandon([sentence])
+
+    async def reload(self) -> None:
+        """Read the keys again and load the models that have changed; what fails is logged, and stays as it was."""
+        try:
+            await asyncio.to_thread(self.keys.read_again)
+        except DataError as error:
+            logger.error("the old keys stay: %s; %s", error.message, error.hint)
+        await self.models.reload()
 
     def _submit(self, sentences: Sequence[QueuedSentence], model: ServedModel) -> None:
         """Queue the sentences; RequestError at once if they cannot be done in time."""

@@ -17,7 +17,7 @@ from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.pieces import Link, Range
 from nmt_cli.tokenization.sentence_splitting import split_line
 from nmt_cli.tokenization.split_text import SplitText
-from nmt_cli.tokenization.tokenizer import is_blank
+from nmt_cli.tokenization.white_space import is_blank
 
 # A model would lose a tag. The values of its attributes tell <b id=1> from the comparisons in "a <b and c> d".
 _TAG = r"""</?[A-Za-z][\w:.-]*(?:\s+[\w:.@-]+\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'<>]+))*\s*/?>|<!--[^<>]*-->"""

@@ -88,7 +88,11 @@ class WorkerPool:
     async def replace_workers(self, model: Path, workers: Sequence[WorkerProcess]) -> None:
         """Replace the old workers by new ones at once. Returns when the old workers have finished their batches."""
         self._queue.min_wide_tokens = workers[0].min_wide_tokens
-        self._old_slots, self._slots = self._slots, [_PoolSlot(self, model, worker) for worker in workers]
+        self._old_slots = self._slots
+        self._slots = [
+            _PoolSlot(self, model, worker, queue=self._queue, settings=self._settings, metrics=self._metrics)
+            for worker in workers
+        ]
         await asyncio.gather(*(slot.retire() for slot in self._old_slots))
 
     @property
@@ -128,9 +132,20 @@ class WorkerPool:
 class _PoolSlot:
     """A slot of the pool: one worker at a time, which does batch after batch until the slot is retired."""
 
-    def __init__(self, pool: WorkerPool, model: Path, worker: WorkerProcess) -> None:
+    def __init__(
+        self,
+        pool: WorkerPool,
+        model: Path,
+        worker: WorkerProcess,
+        *,
+        queue: BatchQueue,
+        settings: ModelSettings,
+        metrics: ServerMetrics,
+    ) -> None:
         self._pool = pool
-        self._queue, self._metrics = pool._queue, pool._metrics
+        self._queue = queue
+        self._settings = settings
+        self._metrics = metrics
         self._model = model
         self._digest = worker.digest
         self.worker: WorkerProcess | None = worker  # None while a new one starts
@@ -187,7 +202,7 @@ class _PoolSlot:
         loop, metrics, name = asyncio.get_running_loop(), self._metrics, self._queue.name
         started = loop.time()
         sentences = [queued.sentence for queued in batch]
-        timeout = self._pool._settings.batch_timeout_seconds
+        timeout = self._settings.batch_timeout_seconds
         try:
             answers = await worker.ask(sentences, batch[0].task, timeout_seconds=timeout)
         except NmtError as error:
@@ -228,7 +243,7 @@ class _PoolSlot:
                     logger.warning("%s is gone, or another model by now: all workers change", self._model)
                     await self._pool.reload_all()
                     continue
-                worker = await WorkerProcess.start(self._model, self._pool._settings.engine)
+                worker = await WorkerProcess.start(self._model, self._settings.engine)
                 if worker.digest == self._digest:
                     self.worker = worker
                 else:

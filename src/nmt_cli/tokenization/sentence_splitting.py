@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
 
 from nmt_cli.languages import short_code
 from nmt_cli.recipe.schema import SplitSentences, TrainedLines
 from nmt_cli.tokenization.split_text import CLOSING, WIDE, SplitText, has_letters
-from nmt_cli.tokenization.tokenizer import INVISIBLE, Tokenizer
+from nmt_cli.tokenization.tokenizer import Tokenizer
+from nmt_cli.tokenization.white_space import INVISIBLE
 
 logger = logging.getLogger(__name__)
 
@@ -109,9 +109,12 @@ class LineSplitter:
             split_line(line, self._language, by_sentence=True, fits_model=fits_model, fits_part=fits(part_limit))
         )
         if is_too_long and len(split.sentences) > 1:
-            message = f"{place} has {len(ids):,} pieces, and this model takes {model_limit:,} at once"
-            message += f": it is translated in {len(split.sentences)} parts, cut at sentence ends and, in longer "
-            logger.warning("%ssentences, after at most %s pieces", message, f"{part_limit:,}")
+            message = (
+                "%s has %s pieces, and this model takes %s at once: it is translated in %d parts, cut at sentence ends "
+                "and, in longer sentences, after at most %s pieces"
+            )
+            counts = f"{len(ids):,}", f"{model_limit:,}", len(split.sentences), f"{part_limit:,}"
+            logger.warning(message, place, *counts)
         elif len(split.sentences) > 1 and not self._has_logged_split:
             message = "%s has several sentences: each is translated by itself, as in all such lines"
             logger.info(message, place)
@@ -157,16 +160,16 @@ def split_sentences(line: str, language: str) -> list[str]:
     """
     sentences: list[str] = []
     start, language, is_small = 0, short_code(language), line == line.lower()
-    ends = (
-        mark.end()
-        for mark in _SENTENCE_END.finditer(line)
-        if mark.end() > start and _ends_sentence(line, start, mark, language, is_small=is_small)
-    )
-    for end in chain([0], ends):
-        sentences += [line[start:end]] if end else []
-        symbols = _SYMBOLS.match(line, end)
-        sentences += [symbols[0]] if symbols else []
-        start = symbols.end() if symbols else end
+    if symbols := _SYMBOLS.match(line):
+        sentences.append(symbols[0])
+        start = symbols.end()
+    for mark in _SENTENCE_END.finditer(line):
+        end = mark.end()
+        if end > start and _ends_sentence(line, start, mark, language, is_small=is_small):
+            sentences.append(line[start:end])
+            symbols = _SYMBOLS.match(line, end)
+            sentences += [symbols[0]] if symbols else []
+            start = symbols.end() if symbols else end
     last = None if line.isascii() else _LAST_SYMBOLS.search(line, start)
     middle = last.start() if last else len(line)
     return [*sentences, *filter(None, (line[start:middle], line[middle:]))]

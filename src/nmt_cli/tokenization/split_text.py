@@ -12,7 +12,7 @@ from typing import Final, Self
 from nmt_cli.languages import is_without_spaces, script_of
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.pieces import Range
-from nmt_cli.tokenization.tokenizer import is_blank
+from nmt_cli.tokenization.white_space import is_blank
 
 CLOSING: Final = "\"'”’“‘»)\\]"
 """What closes a sentence after its mark, to be put between the brackets of a pattern."""

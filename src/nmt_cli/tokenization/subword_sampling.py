@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 
 from nmt_cli.tokenization.pieces import SPACE_MARK, byte_pieces
 from nmt_cli.tokenization.sentencepiece_model import BYTE, NORMAL, read_pieces, tokenizer_kind
-from nmt_cli.tokenization.tokenizer import EOS, EncodedText, Tokenizer, WordCache
+from nmt_cli.tokenization.text_encoder import EncodedText, WordCache
+from nmt_cli.tokenization.tokenizer import EOS, Tokenizer
 
 _NUM_BEST = 64  # segmentations of a word that a unigram vocabulary chooses from
 _MAX_MERGES = 4096  # of a word; later merges are never skipped

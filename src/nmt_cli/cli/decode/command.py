@@ -247,7 +247,7 @@ def decode(
     has_terms, is_bulk = terms is not None, source != STANDARD and not stream
     formatting = OutputFormat(form, nbest=nbest, word_scores=word_scores, alignments=alignments, has_terms=has_terms)
     _check_workers(workers, is_bulk=is_bulk)
-    settings = {
+    overrides = {
         "beam": beam,
         "length_penalty": length_penalty,
         "length_penalty_form": length_penalty_form,
@@ -263,7 +263,6 @@ def decode(
         "seed": seed,
         "batch_tokens": batch_tokens,
     }
-    overrides = {name: value for name, value in settings.items() if value is not None}
     with ExitStack() as stack:
         lines = None
         if not is_document:
@@ -282,7 +281,7 @@ def decode(
         translate = stack.enter_context(parallel.parallel_translator(jobs))
         (probe,) = translate([parallel.LineBlock(1, [])])  # raises the error of wrong settings before input is awaited
         statistics = Statistics(_engine_and_devices(probe, [one.device for one in jobs]))
-        inputs = {"input": source, "prefix": prefix, **({"terms": terms} if terms is not None else {})}
+        inputs = {"input": source, "prefix": prefix, "terms": terms}
         record = _job_record(probe, job, inputs=inputs, output=output, form=form, column=column)
         write, lines_done = stack.enter_context(
             open_output(
@@ -392,6 +391,6 @@ def _job_record(
         **{name: value for name, value in probe.settings.items() if name != "batch_tokens"},
         "format": form,
         **({"column": column} if column is not None else {}),
-        **job.options,
+        **{name: value for name, value in job.options.items() if name not in inputs},
         **{name: None if file is None else file_identity(file) for name, file in inputs.items()},
     }

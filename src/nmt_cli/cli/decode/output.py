@@ -47,7 +47,7 @@ class OutputFormat:
                 raise UsageError(message, where=flag, hint="add --format tsv or --format jsonl")
 
     @property
-    def has_numbered_rows(self) -> bool:
+    def rows_are_numbered(self) -> bool:
         """True if a line has several rows, each with its number."""
         return self.name == "tsv" and self.nbest > 1
 

@@ -50,17 +50,18 @@ def check_unstructured(beginning: bytes, *, name: str) -> None:
     file = Path(name)
     ending = Path(file.stem if decompressor_of(file) else file.name).suffix.lower()
     text = beginning.decode(wide_encoding(beginning) or "utf-8", "replace").removeprefix("\ufeff")
-    kinds = [
+    kinds = (
         structure.kind
         for structure in _STRUCTURES
         if structure.beginning.match(text) and (not structure.endings or ending in structure.endings)
-    ]
+    )
+    kind = next(kinds, None)
     if beginning.startswith(b"PK\x03\x04") and is_binary(name):
-        kinds = ["a document"]
-    if kinds:
-        message = f"{STDIN if name == STDIN else file.name} is {kinds[0]}, not lines of text"
+        kind = "a document"
+    if kind is not None:
+        message = f"{STDIN if name == STDIN else file.name} is {kind}, not lines of text"
         hint = "give its text alone, with one sentence per line"
-        if not kinds[0].startswith("JSON"):
+        if not kind.startswith("JSON"):
             known = quote(name) if ending_of(name) not in ("", ".txt") else "FILE"
             hint = f"give it as a document, with its ending: nmt decode {known} -o NEW"
         raise DataError(message, where=name, hint=hint)

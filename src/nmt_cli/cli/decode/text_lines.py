@@ -35,8 +35,8 @@ class TextLines:
 
     @property
     def rows_are_numbered(self) -> bool:
-        """True if a line has several rows, each with its number."""
-        return self.formatting.has_numbered_rows
+        """As its format says."""
+        return self.formatting.rows_are_numbered
 
     def total(self) -> int | None:
         """The number of lines; None if it cannot be known."""

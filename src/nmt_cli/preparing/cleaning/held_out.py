@@ -15,7 +15,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import Chunk
 from nmt_cli.preparing.sources.base import CorpusLanguages, LocalSource, Pairs, Split
 from nmt_cli.text_encoding import files_not_utf8, is_unicode, latin1_hint
-from nmt_cli.tokenization.tokenizer import normalize_spaces
+from nmt_cli.tokenization.white_space import normalize_spaces
 
 logger = logging.getLogger(__name__)
 

@@ -47,6 +47,12 @@ def _read_flag(value: Any) -> Any:
 
 
 _NAMES = {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]}
+# No enum: clients send "" for plain text, and generators of clients would make a name of it.
+_TAG_HANDLING = {
+    "pattern": "^(html|xml)?$",
+    "type": "string",
+    "description": "html, xml: tags stay on their words; else plain text",
+}
 _Names = Annotated[list[str], BeforeValidator(_read_names), WithJsonSchema(_NAMES)]
 
 
@@ -77,10 +83,7 @@ class DeepLTranslateRequest(DeepLOptions):
         Field(description="0 leaves each line whole; nonewlines takes no line breaks"),
     ] = None
     model_type: Annotated[str | None, Field(description="has no effect, since there is one model")] = None
-    tag_handling: Annotated[
-        Literal["html", "xml", ""] | None,
-        WithJsonSchema({"enum": ["html", "xml"], "type": "string", "description": "tags stay on their words"}),
-    ] = None
+    tag_handling: Annotated[Literal["html", "xml", ""] | None, WithJsonSchema(_TAG_HANDLING)] = None
     ignore_tags: Annotated[_Names, Field(description="elements whose text stays as it is")] = []
     splitting_tags: Annotated[_Names, Field(description="elements that are texts of their own")] = []
     non_splitting_tags: Annotated[_Names, Field(description="elements that stand inside of a sentence")] = []

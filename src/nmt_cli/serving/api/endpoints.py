@@ -29,7 +29,7 @@ from nmt_cli.serving.api.requests import (
 from nmt_cli.serving.document_store import StoredDocument
 from nmt_cli.serving.keys import KeyOwner
 from nmt_cli.serving.service import Service
-from nmt_cli.tokenization.tokenizer import is_blank
+from nmt_cli.tokenization.white_space import is_blank
 
 # They only describe the key in the OpenAPI document: `ApiKeys.authenticate` reads it.
 _BEARER = Security(HTTPBearer(scheme_name="bearer", auto_error=False))

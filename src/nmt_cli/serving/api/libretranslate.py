@@ -32,8 +32,8 @@ from nmt_cli.serving.request_errors import BUSY, REFUSED, RequestError, invalid_
 from nmt_cli.serving.request_limits import SearchOptions
 from nmt_cli.serving.service import off_the_loop
 
-# Without "", which clients send for text: generators of clients would make a name of it.
-_FORMAT = {"enum": ["text", "html"], "type": "string", "description": "html: tags stay on their words"}
+# No enum: clients send "" for text, and generators of clients would make a name of it.
+_FORMAT = {"pattern": "^(text|html)?$", "type": "string", "description": "html: tags stay on their words"}
 
 
 class LibreTranslateRequest(BaseModel):

@@ -1,0 +1,75 @@
+"""The messages of PO files, which have the texts of programs."""
+
+from __future__ import annotations
+
+import re
+
+import polib
+
+from nmt_cli.documents.lines import marked_parts
+from nmt_cli.documents.parts import Part
+from nmt_cli.errors import DataError
+from nmt_cli.languages import match_code
+from nmt_cli.recipe.schema import LanguagePair
+from nmt_cli.tokenization.pieces import Range
+
+_PO_STRINGS = r'"(?:[^"\\\n]|\\.)*"(?:\s*\n[ \t]*"(?:[^"\\\n]|\\.)*")*'
+# In the header, which is the translation of the empty text.
+_PO_LANGUAGE = re.compile(r'^"Language: *([A-Za-z][\w@-]*) *\\n"', re.M)
+_PO_FIELD = re.compile(
+    rf"^(?P<name>msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)[ \t]*(?P<strings>{_PO_STRINGS})", re.M
+)
+_PO_STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
+
+
+def po_parts(text: str, *, languages: LanguagePair, name: str) -> list[Part]:
+    """The messages of a PO file or template without a translation, in the places of their translations.
+
+    The first plural form translates the singular, and all others translate the plural. DataError if the file is not PO,
+    or is for another target language.
+    """
+    language = _PO_LANGUAGE.search(text)
+    if language and match_code(languages.target, [language[1].replace("_", "-")]) is None:
+        message = f"{name} is to be translated into {language[1]}, and this model translates into {languages.target}"
+        raise DataError(message, where=name, hint="give a model of this language with -m, or another file")
+    parts: list[Part] = []
+    position = end = 0
+    message = plural = name_before = ""
+    comments: Range | None = None
+    for match in _PO_FIELD.finditer(text):
+        value = "".join(map(polib.unescape, _PO_STRING.findall(match["strings"])))
+        if match["name"] == "msgctxt" or (match["name"] == "msgid" and name_before != "msgctxt"):
+            comments = end, match.start()
+        if match["name"] == "msgid":
+            message = plural = value
+        elif match["name"] == "msgid_plural":
+            plural = value
+        elif match["name"].startswith("msgstr") and message and not value:
+            source = message if match["name"] in ("msgstr", "msgstr[0]") else plural
+            if comments:
+                parts += [text[position : comments[0]], _with_fuzzy(text[slice(*comments)])]
+                position, comments = comments[1], None
+            parts += [text[position : match.start("strings")], *_po_string(source)]
+            position = match.end()
+        end, name_before = match.end(), match["name"]
+    if not position and "msgid" not in text and text.strip():
+        hint = 'a PO file has lines such as msgid "text" and msgstr ""'
+        raise DataError(f"{name} is not PO", where=name, hint=hint)
+    return [*parts, text[position:]]
+
+
+def _with_fuzzy(comments: str) -> str:
+    """The comments before a message, which say that a translator has to look at its translation."""
+    if re.search(r"^#,.*\bfuzzy\b", comments, re.M):
+        return comments
+    flagged, num_flags = re.subn(r"^#,", "#, fuzzy,", comments, count=1, flags=re.M)
+    return flagged if num_flags else f"{comments}#, fuzzy\n"
+
+
+def _po_string(source: str) -> list[Part]:
+    """A string of a PO file; one with line breaks has a line for each of its lines, as gettext writes it."""
+    lines = source.splitlines(keepends=True)
+    parts: list[Part] = ['""\n' if len(lines) > 1 else ""]
+    for number, line in enumerate(lines):
+        parts += ["\n" if number else "", '"', *marked_parts(line, polib.escape), '"']
+    return parts

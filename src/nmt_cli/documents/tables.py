@@ -1,0 +1,87 @@
+"""The cells of CSV and TSV files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from shlex import quote
+
+from nmt_cli.documents.lines import marked_parts
+from nmt_cli.documents.markup import PLAIN, parse_markup
+from nmt_cli.documents.parts import Block, Part, blocks_of
+from nmt_cli.errors import DataError
+
+_DELIMITERS = ",;\t"
+
+
+def table_parts(text: str, *, column: str | None, delimiter: str | None, name: str) -> list[Part]:
+    """The cells of a column of a CSV or TSV file. The other cells stay as they are.
+
+    `column` is a name in the first row, or the number of a column of a table without a row of names. None means the
+    only column. DataError if there is no such column.
+    """
+    if delimiter is None:
+        delimiter = max(_DELIMITERS, key=text.partition("\n")[0].count)
+    rows = _cells_by_row(text, delimiter)
+    names = [_unquoted(text[start:end]).strip() for start, end in rows[0]] if rows else []
+    has_names = not (column or "").isdecimal() or column in names
+    if has_names:
+        column = names[0] if column is None and len(names) == 1 else column
+        if column not in names:
+            message = f"{name} has the columns {', '.join(names)}"
+            hint = f"say which one to translate: --column {quote(names[0] if names else 'NAME')}"
+            raise DataError(message if column is None else f"{message}, and no {column}", where="--column", hint=hint)
+        index = names.index(column)
+    else:
+        index, num_columns = int(column or 0) - 1, max(map(len, rows), default=0)
+        if not 0 <= index < num_columns:
+            message = f"{name} has {num_columns} columns, and no number {column}"
+            raise DataError(message, where="--column", hint="count columns from 1: --column 1")
+    parts: list[Part] = []
+    position = 0
+    for row in rows[has_names:]:
+        if index < len(row):
+            start, end = row[index]
+            parts += [text[position:start], *_cell(text[start:end], delimiter)]
+            position = end
+    return [*parts, text[position:]]
+
+
+def _cells_by_row(text: str, delimiter: str) -> list[list[tuple[int, int]]]:
+    """Where each cell of each row begins and ends, with its quotes."""
+    # A quote inside of a cell that does not begin with one is a character of it, as in most TSV files.
+    cell = re.compile(rf'("(?:[^"]|"")*"(?=[{delimiter}\r\n]|\Z)|[^{delimiter}\r\n]*)({delimiter}|\r?\n|\r|\Z)')
+    rows: list[list[tuple[int, int]]] = [[]]
+    position = 0
+    while position < len(text):
+        match = cell.match(text, position)
+        assert match is not None
+        rows[-1].append(match.span(1))
+        position = match.end()
+        if match[2] != delimiter:
+            rows.append([])
+    return [row for row in rows if row]
+
+
+def _unquoted(cell: str) -> str:
+    return cell[1:-1].replace('""', '"') if len(cell) > 1 and cell[0] == cell[-1] == '"' else cell
+
+
+def _cell(cell: str, delimiter: str) -> Sequence[Part]:
+    """The parts of a cell. It stays quoted or not, but a translation that needs quotes gets them."""
+    inner = _unquoted(cell)
+    parts = parse_markup(inner, PLAIN).parts
+    if inner == cell and (delimiter == "\t" or not blocks_of(parts)):
+        return parts
+    match parts:
+        case [Block() as block] if inner == cell:
+            return [Block(block.text, lambda translation: _quoted_if_needed(block.write(translation), delimiter))]
+    return ['"', *marked_parts(inner, _doubled), '"']
+
+
+def _doubled(text: str) -> str:
+    return text.replace('"', '""')
+
+
+def _quoted_if_needed(text: str, delimiter: str) -> str:
+    return f'"{_doubled(text)}"' if delimiter in text or '"' in text else text
