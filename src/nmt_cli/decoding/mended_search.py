@@ -54,6 +54,8 @@ class MendedSearch:
     def _search(
         self, sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int | None = None
     ) -> list[Ranked]:
+        if not sources:
+            return []
         nbest_lists = self._engine.search(sources, config=config, nbest=nbest or self._nbest, details=self._details)
         ids = [hypothesis.ids for ranked in nbest_lists for hypothesis in ranked]
         texts = iter(self._engine.target.decode(ids))
@@ -66,7 +68,7 @@ class MendedSearch:
             for index, (sentence, ranked) in enumerate(zip(self._sentences, self._found, strict=True))
             if sentence.source.ids and not ranked[0][1].strip()
         }
-        wide = self._free.model_copy(update={"beam": max(2, self._free.beam)})
+        wide = self._free.model_copy(update={"beam": max(2, self._free.beam), "min_tokens": 0})
         again = self._search(list(empty.values()), config=wide, nbest=wide.beam)
         for index, ranked in zip(empty, again, strict=True):
             self._found[index] = [one for one in ranked if one[1].strip()][: self._nbest] or self._found[index]
@@ -111,7 +113,7 @@ class MendedSearch:
             candidates: dict[int, Ranked] = {}
             for (index, _), ranked in zip(with_beginnings, again, strict=True):
                 fitting = [one for one in ranked if not self._has_loop(index, one[1])]
-                candidates[index] = [*candidates.get(index, []), *fitting]
+                candidates[index] = [*candidates.get(index, []), *(fitting or ranked)]
             for index, ranked in candidates.items():
                 number, best = _lacking_fewest(self._occurrences[index], ranked)
                 if number < num_lacking[index]:

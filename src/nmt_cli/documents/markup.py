@@ -184,7 +184,7 @@ def markup_tokens(text: str, rules: MarkupRules) -> Iterator[Token]:
         yield from _text_tokens(text[start:position], rules)
         yield token
         start = position = end
-    cut = _CUT_TAG.search(text, start)
+    cut = None if rules is PLAIN else _CUT_TAG.search(text, start)
     end = cut.start() if cut else len(text)
     yield from _text_tokens(text[start:end], rules)
     if cut:

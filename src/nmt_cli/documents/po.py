@@ -59,11 +59,16 @@ def po_parts(text: str, *, languages: LanguagePair, name: str) -> list[Part]:
 
 
 def _with_fuzzy(comments: str) -> str:
-    """The comments before a message, which say that a translator has to look at its translation."""
-    if re.search(r"^#,.*\bfuzzy\b", comments, re.M):
+    """The comments before a message, which say that a translator has to look at its translation.
+
+    Obsolete messages before it are comments, too.
+    """
+    start = max((line.end() for line in re.finditer(r"^#~.*$", comments, re.M)), default=0)
+    obsolete, own = comments[:start], comments[start:]
+    if re.search(r"^#,.*\bfuzzy\b", own, re.M):
         return comments
-    flagged, num_flags = re.subn(r"^#,", "#, fuzzy,", comments, count=1, flags=re.M)
-    return flagged if num_flags else f"{comments}#, fuzzy\n"
+    flagged, num_flags = re.subn(r"^#,", "#, fuzzy,", own, count=1, flags=re.M)
+    return obsolete + (flagged if num_flags else f"{own}#, fuzzy\n")
 
 
 def _po_string(source: str) -> list[Part]:
