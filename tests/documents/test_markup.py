@@ -205,6 +205,8 @@ def test_elements_of_xml_with_text_beside_them_are_inline() -> None:
         ("one<b>.</b>", "eins.", [(0, 0)], "eins<b>.</b>"),
         # Attention leads from an address to the words around it.
         ("see <a>sea</a> x@y.z", "x@y.z siehe Meer", [(0, 1), (1, 2), (1, 0), (2, 0)], "x@y.z siehe <a>Meer</a>"),
+        # Tags that are escaped, as content systems store them.
+        ("&lt;b&gt;one&lt;/b&gt; 2 &lt; 3", "2 < 3 eins", [(0, 3), (1, 0)], "2 < 3 &lt;b&gt;eins&lt;/b&gt;"),
         ("one <img src=a> two", "zwei eins", [(0, 1), (1, 0)], "zwei <img src=a> eins"),
     ],
 )

@@ -22,6 +22,12 @@ _TAG = re.compile(
 )
 # At the end of a fragment.
 _CUT_TAG = re.compile(r"<(?:/[A-Za-z_]|[A-Za-z_][\w:.-]*+\s++[\w:.-]++\s*+=)[^<>]*+\Z")
+# As content systems store HTML in XML: &lt;b class="x"&gt;.
+_ESCAPED_TAG = re.compile(
+    r"&lt;(?P<slash>/?)(?P<name>[A-Za-z][\w:.-]*+)"
+    r"(?:\s++[\w:.@-]++\s*+=\s*+(?:\"[^\"<>]*+\"|'[^'<>]*+'|&quot;(?:(?!&quot;)[^<>])*+&quot;|[^\s\"'<>&]++))*+"
+    r"\s*+(?P<end>/?)&gt;"
+)
 _OTHER = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", ">"), ("<!", ">"))
 # With the entities that a document declares itself.
 _DOCTYPE = re.compile(r"<!doctype\b(?:[^\[>\"']++|\"[^\"]*+\"|'[^']*+')*+(?:\[.*?\]\s*+)?>", re.IGNORECASE | re.DOTALL)
@@ -223,11 +229,21 @@ def _markup_at(text: str, position: int, unclosed: set[str], rules: MarkupRules)
 
 
 def _text_tokens(text: str, rules: MarkupRules) -> Iterator[Token]:
-    """The text, apart from references that only the document itself can explain."""
+    """The text, apart from escaped tags and references that only the document itself can explain."""
     runs = _CODES[rules.language].split(text)
     for index, run in enumerate(runs):
-        if run:
-            yield Token("other" if index % 2 else "text", run)
+        if index % 2:
+            yield Token("other", run)
+            continue
+        position = 0
+        for tag in _ESCAPED_TAG.finditer(run) if rules.language != "plain" else ():
+            if position < tag.start():
+                yield Token("text", run[position : tag.start()])
+            # The name is that of no element, so the tag is inline.
+            yield Token("close" if tag["slash"] else "empty" if tag["end"] else "open", tag[0], f"&{tag['name']}")
+            position = tag.end()
+        if position < len(run):
+            yield Token("text", run[position:])
 
 
 def matching_tags(tokens: Sequence[Token]) -> dict[int, int]:
