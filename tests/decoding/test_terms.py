@@ -110,8 +110,11 @@ def test_terms_stay_out_of_kept_text_and_of_other_names(translator: Translator) 
     (line,) = translator.translate(['a <b translate="no">dog</b> sees a dog'], terms=terms, markup="html")
     assert line.text.count("Köter") == 1
     assert '<b translate="no">dog</b>' in line.text
-    assert terms.within("Ebay sells dogs") == {"ebay": ("eBay",)}
-    assert terms.find("Ebay sells dogs")[0].targets == ("eBay",)
+    capitals = TermList({"Red Dog": ["Roter Köter"]})
+    (line,) = translator.translate(["THE RED DOG SEES A HOUSE"], terms=capitals)
+    assert "ROTER KÖTER" in line.text
+    (ebay,) = terms.find("Ebay sells dogs")
+    assert (ebay.term, ebay.targets) == ("ebay", ("eBay",))
 
 
 SOURCE, FREE = "the dog sees a bicycle", "der Hund sieht ein Fahrrad."

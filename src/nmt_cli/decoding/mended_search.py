@@ -155,7 +155,7 @@ def links_of(engine: Engine, sentence: LineSentence, hypothesis: Hypothesis, tex
 
 
 def _lacking_fewest(occurrences: Sequence[Occurrence], hypotheses: Ranked) -> tuple[int, Ranked]:
-    """The fewest terms that one of the hypotheses lacks, and those that lack no more."""
+    """How many terms the best hypotheses lack, and these hypotheses."""
     numbers = [len(missing_terms(occurrences, text)) for _, text in hypotheses]
     fewest = min(numbers, default=len(occurrences))
     return fewest, [one for one, number in zip(hypotheses, numbers, strict=True) if number == fewest]

@@ -1,4 +1,4 @@
-"""Terms that a translation lacks, put in place of the words that translate theirs."""
+"""Puts missing terms into a translation: each in place of the model's own words for it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from collections.abc import Iterator, Sequence
 from itertools import islice, product
 from operator import itemgetter
 
-from nmt_cli.decoding.terms import IS_IN_WORD, IS_WITHOUT_SPACES, Occurrence, TermUnit, places_of_terms, units_of
+from nmt_cli.decoding.terms import (
+    LETTER_WITHOUT_SPACES,
+    WORD_CHARACTER,
+    Occurrence,
+    TermUnit,
+    places_of_terms,
+    units_of,
+)
 from nmt_cli.tokenization.pieces import Link, Range
 
 _MOST_COMBINATIONS = 16  # of forms, if several terms of a sentence have several of them
@@ -38,26 +45,26 @@ def beginnings_with_terms(
         beginning, position = "", 0
         for (start, end, _), form in zip(placed, forms, strict=True):
             beginning += text[position : max(start, position)]
-            follows_word = IS_IN_WORD.search(beginning[-1:]) and not IS_WITHOUT_SPACES.match(form)
+            follows_word = WORD_CHARACTER.search(beginning[-1:]) and not LETTER_WITHOUT_SPACES.match(form)
             beginning += f" {form}" if follows_word else form
             position = max(end, position)
-            beginning += " " if IS_IN_WORD.match(text, position) else ""
+            beginning += " " if WORD_CHARACTER.match(text, position) else ""
         rest = [word for word in words if word.start >= position]
         kept = rest[:num_more] if num_more or any(word.text[0].isalnum() for word in rest) else rest
         yield beginning + text[position : kept[-1].end] if kept else beginning.rstrip()
 
 
 def _forms_for_place(targets: Sequence[str], *, is_first: bool) -> Sequence[str]:
-    """The forms of a term that have a capital at the beginning of a sentence, or elsewhere those that need none."""
+    """The forms of a term with a capital letter at the beginning of a sentence; elsewhere, those without one."""
     if is_first:
         return [form for form in targets if form[0].isupper()] or targets
     return [form for form in targets if not form[0].isupper() or form[0].lower() + form[1:] not in targets]
 
 
 def _place(words: Sequence[TermUnit], links: Sequence[Link], term: Occurrence) -> Range:
-    """Where those of the words begin and end that translate a term.
+    """The range of the words that translate a term.
 
-    If no word translates it, this is an empty range: after the translation of what stands before the term.
+    If there are none, it is the empty range after the translation of the text before the term.
     """
     best, most, run, start = (0, 0), 0, 0, 0  # `run` counts the links of the words to the term since `start`
     for word in words:

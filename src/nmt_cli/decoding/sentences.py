@@ -28,8 +28,8 @@ class SentenceTranslator:
     ) -> list[list[Translation]]:
         """The translations of each sentence, best first.
 
-        A sentence with other text in place of its kept ranges is searched again without them, and they are then put
-        back. So they cost nothing if the model does right by itself.
+        If a translation changes the kept ranges of its sentence, the sentence is searched again without them. Then they
+        are put back.
         """
         found_terms = list(map(_terms_to_translate, sentences))
         found = MendedSearch(self._engine, sentences, found_terms, config=config, nbest=nbest, details=details).run()
@@ -106,7 +106,10 @@ class SentenceTranslator:
 
 def _terms_to_translate(sentence: LineSentence) -> list[Occurrence]:
     """The terms in a sentence outside of its kept ranges."""
-    found = [] if sentence.terms is None else sentence.terms.find(sentence.text)
+    if sentence.terms is None:
+        return []
+    find = sentence.terms.find if sentence.casing is None else sentence.terms.find_without_case
+    found = find(sentence.text)
     return [one for one in found if not any(start < one.end and one.start < end for start, end in sentence.kept)]
 
 

@@ -7,6 +7,7 @@ import io
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -30,8 +31,8 @@ _NUMBERS_OF_COLUMNS = (2, 4)
 # In these scripts a word is no unit between spaces: each character is a unit.
 _WORD = rf"[\p{{L}}\p{{M}}\p{{N}}_--[{LETTERS_WITHOUT_SPACES}]]"
 _UNIT = regex.compile(rf"[{LETTERS_WITHOUT_SPACES}]\p{{M}}*+|{_WORD}++|\s++|.", regex.V1)
-IS_IN_WORD = regex.compile(_WORD, regex.V1)
-IS_WITHOUT_SPACES = regex.compile(f"[{LETTERS_WITHOUT_SPACES}]")
+WORD_CHARACTER = regex.compile(_WORD, regex.V1)
+LETTER_WITHOUT_SPACES = regex.compile(f"[{LETTERS_WITHOUT_SPACES}]")
 _FIRST_LETTER = regex.compile(r"\w")
 Words = tuple[str, ...]
 
@@ -44,6 +45,11 @@ class Occurrence:
     end: int
     words: Words
     targets: tuple[str, ...]
+
+    @property
+    def term(self) -> str:
+        """The term as it is in the list."""
+        return "".join(self.words)
 
 
 class TermList:
@@ -80,8 +86,16 @@ class TermList:
             raise not_utf8_error(error, name=str(file), number=number) from None
         return cls(parse_terms(text, is_csv=".csv" in file.suffixes, name=str(file)))
 
+    def find_without_case(self, text: str) -> list[Occurrence]:
+        """The terms in a text that was in capitals or title case, whatever letters the list has."""
+        return self._in_lower_case.find("".join(c.lower() if len(c.lower()) == 1 else c for c in text))
+
+    @cached_property
+    def _in_lower_case(self) -> TermList:
+        return TermList({"".join(words).lower(): targets for words, targets in self._targets.items()})
+
     def find(self, text: str) -> list[Occurrence]:
-        """The terms in a text, in the order of their places; of those that overlap, the longest.
+        """The terms in a text, in order. If terms overlap, the longest counts.
 
         A term is whole words, or characters of a script without spaces. It stands as it is in the list, or with a
         capital letter at the beginning of a sentence; there its translation may have one, too.
@@ -112,10 +126,6 @@ class TermList:
                     targets = tuple(dict.fromkeys([*targets, *map(_capitalised, targets)]))
                 occurrences.append(Occurrence(units[place.start].start, units[place.stop - 1].end, term, targets))
         return sorted(occurrences, key=lambda occurrence: occurrence.start)
-
-    def within(self, text: str) -> dict[str, tuple[str, ...]]:
-        """The terms that a text has, as they are in the list."""
-        return {"".join(one.words): self._targets[one.words] for one in self.find(text)}
 
 
 def parse_terms(text: str, *, is_csv: bool, name: str) -> dict[str, list[str]]:
@@ -209,9 +219,8 @@ def _capitalised(target: str) -> str:
 
 def _first_letters(text: str) -> set[int]:
     """Where the first words of the sentences of a text begin."""
-    starts = accumulate(
-        map(len, split_sentences(text, "en")), initial=0
-    )  # any language: it only matters for ordinals and I.
+    # Any language would do: it only matters for ordinals and "I.".
+    starts = accumulate(map(len, split_sentences(text, "en")), initial=0)
     return {match.start() for start in starts if (match := _FIRST_LETTER.search(text, start))}
 
 

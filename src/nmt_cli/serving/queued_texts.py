@@ -100,6 +100,6 @@ def _found_terms(
     """The terms in a sentence as the worker writes it for the search: a line in capitals as a sentence."""
     if terms is None:
         return ()
-    if not options.prefix.strip():
-        text = route.model.as_sentence(text, kept)
-    return tuple(terms.within(text).items())
+    cased = text if options.prefix.strip() else route.model.as_sentence(text, kept)
+    found = terms.find(text) if cased == text else terms.find_without_case(cased)
+    return tuple((one.term, one.targets) for one in found)
