@@ -52,7 +52,7 @@ def main(url: str) -> None:
 
 
 def _translate(browser: Browser, url: str, text: str) -> None:
-    """Open the page if it is not there, and type a text in place of the one before."""
+    """Open the page if it is not there, and replace the text in it."""
     if browser.run("location.href") == "about:blank":
         browser.open(url)
         browser.until("$('into').options.length > 0")

@@ -364,7 +364,8 @@ def test_the_command_takes_a_file_by_its_ending(tmp_path: Path, model: Path) -> 
     lacking = run(tmp_path, model, "table.csv", "--column", "text", "--terms", "terms.tsv")
     assert "the text 'Today the dog sees a house.' lacks the translation of 'house'" in lacking.stderr
     refusals = {
-        ("table.csv",): "fix:   say which one to translate: --column id",
+        ("table.csv",): "fix:   say which one to translate: --column text",
+        ("table.csv", "--column", "txt"): "fix:   say which one to translate: --column text",
         ("table.csv", "-i", "lines.txt"): "fix:   give one: a document or text as FILE, or text with -i FILE",
         ("table.csv", "--format", "jsonl"): "fix:   leave --format out, or give lines of text with -i",
         ("table.csv", "--nbest", "2"): "fix:   leave --nbest out, or give lines of text with -i",

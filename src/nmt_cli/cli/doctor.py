@@ -25,19 +25,8 @@ from nmt_cli.memory import free_cpu_bytes
 # Packages by their names on PyPI: REQUIRED is always needed. By extra, EXTRAS has its purpose and the packages it adds.
 REQUIRED = (
     *("torch", "numpy", "sentencepiece", "sacrebleu", "sacremoses", "datasets", "pyarrow", "safetensors"),
-    *(
-        "huggingface-hub",
-        "pydantic",
-        "pyyaml",
-        "jinja2",
-        "rich",
-        "typer",
-        "zstandard",
-        "lxml",
-        "markdown-it-py",
-        "polib",
-    ),
-    *("langcodes", "language-data", "regex", "filelock"),
+    *("huggingface-hub", "pydantic", "pyyaml", "jinja2", "rich", "typer", "zstandard", "lxml", "polib"),
+    *("markdown-it-py", "langcodes", "language-data", "regex", "filelock"),
 )
 EXTRAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "serve": ("nmt serve", ("fastapi", "uvicorn", "prometheus-client", "python-multipart")),

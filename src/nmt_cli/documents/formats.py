@@ -28,6 +28,10 @@ from nmt_cli.documents.tables import table_parts
 from nmt_cli.errors import DataError
 from nmt_cli.recipe.schema import LanguagePair
 
+# As zipfile tells it: RuntimeError of a password or an unknown compression, ValueError of a wrong place in the file,
+# OSError of bzip2.
+_DAMAGE = (*DECOMPRESSION_ERRORS, zipfile.BadZipFile, RuntimeError, ValueError, OSError)
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -239,7 +243,7 @@ def _reading(content: bytes, *, name: str) -> Iterator[zipfile.ZipFile]:
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as opened:
             yield opened
-    except (*DECOMPRESSION_ERRORS, OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError) as error:
+    except _DAMAGE as error:
         message = f"{name} cannot be opened: {error}"
         hint = "save it again, without a password, or give it its right ending"
         raise DataError(message, where=name, hint=hint) from None

@@ -28,8 +28,8 @@ _NEIGHBOUR_WEIGHT = 1.5
 # Words on each side of an empty mark that are looked at.
 _NEIGHBOURS = 8
 _SHOWN_CHARACTERS = 40
-# Bounds of the work on blocks that no one writes by hand: units looked at for a mark whose words have no translation,
-# and marks in one another that are told apart.
+# Bounds of the work on blocks that no one writes by hand: the units that are searched for a mark whose words have no
+# translation, and the depth of marks with words of their own.
 _MOST_UNITS, _DEEPEST = 100, 100
 
 

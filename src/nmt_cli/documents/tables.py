@@ -9,7 +9,7 @@ from shlex import quote
 from nmt_cli.documents.lines import marked_parts
 from nmt_cli.documents.markup import PLAIN, parse_markup
 from nmt_cli.documents.parts import Block, Part, blocks_of
-from nmt_cli.errors import DataError
+from nmt_cli.errors import DataError, nearest_word
 
 _DELIMITERS = ",;\t"
 
@@ -23,17 +23,20 @@ def table_parts(text: str, *, column: str | None, delimiter: str | None, name: s
     if delimiter is None:
         delimiter = max(_DELIMITERS, key=text.partition("\n")[0].count)
     rows = _cells_by_row(text, delimiter)
-    names = [_unquoted(text[start:end]).strip() for start, end in rows[0]] if rows else []
+    if not rows:
+        return [text]
+    names = [_unquoted(text[start:end]).strip() for start, end in rows[0]]
     has_names = not (column or "").isdecimal() or column in names
     if has_names:
         column = names[0] if column is None and len(names) == 1 else column
         if column not in names:
             message = f"{name} has the columns {', '.join(names)}"
-            hint = f"say which one to translate: --column {quote(names[0] if names else 'NAME')}"
+            near = nearest_word(column or "text", names) or names[0]
+            hint = f"say which one to translate: --column {quote(near)}"
             raise DataError(message if column is None else f"{message}, and no {column}", where="--column", hint=hint)
         index = names.index(column)
     else:
-        index, num_columns = int(column or 0) - 1, max(map(len, rows), default=0)
+        index, num_columns = int(column or 0) - 1, max(map(len, rows))
         if not 0 <= index < num_columns:
             message = f"{name} has {num_columns} columns, and no number {column}"
             raise DataError(message, where="--column", hint="count columns from 1: --column 1")

@@ -73,7 +73,7 @@ class Glossary:
         raise not_found_error(f"Dictionary {pair[0]}-{pair[1]}", hint="the glossary has other language pairs")
 
     def with_dictionaries(self, dictionaries: Sequence[Dictionary]) -> Glossary:
-        """The glossary with these in place of its own of the same language pairs; RequestError if two have one pair."""
+        """The glossary with new dictionaries, which replace those of their pairs; RequestError if two have one pair."""
         if len({dictionary.pair for dictionary in dictionaries}) < len(dictionaries):
             hint = "send all entries of a language pair in one dictionary"
             raise invalid_request_error("two dictionaries have the same languages", hint=hint, where="dictionaries")

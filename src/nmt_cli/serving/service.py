@@ -221,13 +221,13 @@ class Service:
         loop = asyncio.get_running_loop()
         try:
             for start in range(0, len(sentences), size):
-                portion, patience = sentences[start : start + size], loop.time() + self.limits.timeout_seconds
+                portion, room_deadline = sentences[start : start + size], loop.time() + self.limits.timeout_seconds
                 while True:
                     try:
                         self._submit(portion, route.model)
                         break
                     except RequestError as error:
-                        if error.code != BUSY_CODE or loop.time() > patience:
+                        if error.code != BUSY_CODE or loop.time() > room_deadline:
                             raise
                     await asyncio.wait([caller.gone], timeout=_ROOM_SECONDS)
                     if caller.gone.done():

@@ -230,7 +230,7 @@ def decode(
     source, is_document = choose_source(file, source)
     check_output(output, source=source, overwrite=overwrite)
     if is_document:
-        for_lines = {
+        flags_for_lines = {
             "--prefix": prefix is not None,
             "--format": form != "text",
             "--nbest": nbest != 1,
@@ -240,7 +240,7 @@ def decode(
             "--stream": stream,
             "--markup": markup is not None,
         }
-        check_document(source, output=output, refused=[flag for flag, is_given in for_lines.items() if is_given])
+        check_document(source, output=output, refused=[flag for flag, is_given in flags_for_lines.items() if is_given])
     elif column is not None:
         hint = "give a CSV or TSV file without -i: nmt decode FILE --column NAME"
         raise UsageError("lines of text have no columns", where="--column", hint=hint)
@@ -269,12 +269,12 @@ def decode(
             opened = open_lines(source, prefix_file=prefix, is_streamed=stream, errors=errors, formatting=formatting)
             lines = stack.enter_context(opened)
         models = find_models(model)  # raises the error of a wrong name before torch is imported
-        text = lines or DocumentFile.read(source, model=models[0], column=column)
+        to_translate = lines or DocumentFile.read(source, model=models[0], column=column)
         from nmt_cli.decoding import parallel
         from nmt_cli.decoding.terms import TermList
 
         options: dict[str, Any] = {"nbest": nbest, "mbr": mbr, "word_scores": word_scores, "alignments": alignments}
-        options |= {"copy_symbols": copy_symbols, "markup": markup, **text.options}
+        options |= {"copy_symbols": copy_symbols, "markup": markup, **to_translate.options}
         options |= {"terms": TermList.read(terms)} if terms is not None else {}
         job = parallel.TranslationJob(models, engine, precision, device, threads, overrides=overrides, options=options)
         jobs = parallel.jobs_for_workers(job, workers=workers, is_bulk=is_bulk)
@@ -288,20 +288,20 @@ def decode(
                 output,
                 job=record,
                 overwrite=overwrite,
-                rows_are_numbered=text.rows_are_numbered,
-                finish=text.finish,
+                rows_are_numbered=to_translate.rows_are_numbered,
+                finish=to_translate.finish,
             )
         )
         is_typed = stream or (source == STANDARD and sys.stdin.isatty())
-        count = stack.enter_context(show_count(text, output, is_typed=is_typed, has_bar=len(jobs) == 1))
+        count = stack.enter_context(show_count(to_translate, output, is_typed=is_typed, has_bar=len(jobs) == 1))
         count(lines_done)
-        for result in translate(text.line_blocks(lines_done=lines_done)):
+        for result in translate(to_translate.line_blocks(lines_done=lines_done)):
             statistics.add(result.translations, started=result.started, ended=result.ended)
-            write(text.render(result.translations, first_line=lines_done + 1))
+            write(to_translate.render(result.translations, first_line=lines_done + 1))
             for number, translation in enumerate(result.translations, lines_done + 1):
                 if translation.unmet_terms:
                     unmet = ", ".join(map(repr, translation.unmet_terms))
-                    logger.warning("%s lacks the translation of %s", text.place(number), unmet)
+                    logger.warning("%s lacks the translation of %s", to_translate.place(number), unmet)
             lines_done += len(result.translations)
             count(lines_done)
     if stats:

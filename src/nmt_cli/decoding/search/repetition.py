@@ -23,7 +23,7 @@ ALLOWED_TIMES = 3
 """How often in a row any translation may have a unit: very, very, very; 1 000 000 000; three points."""
 NGRAM_WITHOUT_LOOPS = 3
 """If no three pieces stand twice, no unit stands in a row more than three times."""
-# A unit of the translation corresponds to a unit of the source that is at most so many times as long or as short.
+# The lengths of a unit and of its translation differ by at most this factor.
 _RATIO_OF_LENGTHS = 4
 # In text: the most words and marks of a unit, the most letters of a unit in a word, and the fewest letters of a loop.
 _WORDS_OF_LOOP, _LETTERS_OF_LOOP = 8, 16
