@@ -41,6 +41,8 @@ def found(terms: dict[str, Sequence[str]], text: str) -> list[tuple[str, tuple[s
         ({"中国": ["China"]}, "我爱中国人", [("中国", ("China",))]),
         ({"हिन्द": ["x"]}, "हिन्दी", []),  # its vowel signs belong to a word
         ({"small": ["klein"]}, "Dr. Small is here", []),  # a name, after an abbreviation
+        ({"New": ["N"], "New York": ["NY"]}, "the New", [("New", ("N",))]),  # the longer one would go beyond the end
+        ({"new": ["N"], "new york": ["NY"]}, "New", [("New", ("N",))]),
         ({}, "nothing", []),
     ],
 )
@@ -97,6 +99,18 @@ def test_a_hundred_thousand_terms_are_quick(tmp_path: Path) -> None:
     assert time.process_time() - started < 20
 
 
+def test_a_term_that_is_there_stays_between_the_words_of_another() -> None:
+    links = linked(("sees", "der"), ("dog", "Hund"), ("sees", "sieht"))
+    terms = TermList({"dog": ["Hund"], "sees": ["schaut"]}).find(SOURCE)
+    assert [*beginnings_with_terms(FREE, links, terms, num_fixed=0, num_more=1)] == ["schaut Hund"]
+
+
+def test_a_blank_term_is_refused(translator: Translator) -> None:
+    for blank in ({" ": "x"}, {"dog": ""}, {"dog": ["Hund", " "]}):
+        with pytest.raises(DataError, match="terms has an empty"):
+            translator.translate(["the dog"], terms=blank)
+
+
 def test_a_term_is_set_apart_from_words_as_its_script_is() -> None:
     (dog,) = TermList({"dog": ["Köter"]}).find("dog")
     (man,) = TermList({"man": ["先生"]}).find("man")
@@ -113,6 +127,9 @@ def test_terms_stay_out_of_kept_text_and_of_other_names(translator: Translator) 
     capitals = TermList({"Red Dog": ["Roter Köter"]})
     (line,) = translator.translate(["THE RED DOG SEES A HOUSE"], terms=capitals)
     assert "ROTER KÖTER" in line.text
+    (line,) = translator.translate(["THE RED DOG SEES A HOUSE {0}"], terms=capitals, copy_symbols=True)
+    assert "ROTER KÖTER" in line.text
+    assert "{0}" in line.text
     (ebay,) = terms.find("Ebay sells dogs")
     assert (ebay.term, ebay.targets) == ("ebay", ("eBay",))
 

@@ -112,10 +112,10 @@ class MendedSearch:
             )
             candidates: dict[int, Ranked] = {}
             for (index, _), ranked in zip(with_beginnings, again, strict=True):
-                fitting = [one for one in ranked if not self._has_loop(index, one[1])]
-                candidates[index] = [*candidates.get(index, []), *(fitting or ranked)]
+                candidates.setdefault(index, []).extend(ranked)
             for index, ranked in candidates.items():
-                number, best = _lacking_fewest(self._occurrences[index], ranked)
+                without_loop = [one for one in ranked if not self._has_loop(index, one[1])]
+                number, best = _lacking_fewest(self._occurrences[index], without_loop or ranked)
                 if number < num_lacking[index]:
                     num_lacking[index] = number
                     self._found[index] = sorted(best, key=lambda one: -one[0].score)[: self._nbest]
@@ -157,5 +157,5 @@ def links_of(engine: Engine, sentence: LineSentence, hypothesis: Hypothesis, tex
 def _lacking_fewest(occurrences: Sequence[Occurrence], hypotheses: Ranked) -> tuple[int, Ranked]:
     """How many terms the best hypotheses lack, and these hypotheses."""
     numbers = [len(missing_terms(occurrences, text)) for _, text in hypotheses]
-    fewest = min(numbers, default=len(occurrences))
+    fewest = min(numbers)
     return fewest, [one for one, number in zip(hypotheses, numbers, strict=True) if number == fewest]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice, product
 from operator import itemgetter
 
@@ -29,9 +29,12 @@ def beginnings_with_terms(
     """
     met = places_of_terms(occurrences, text)
     words = [unit for unit in units_of(text) if not unit.text.isspace()]
-    free = [word for word in words if not any(start <= word.start < end for start, end in met.values())]
     places = sorted(
-        ((*_place(free, links, one), one.targets) for index, one in enumerate(occurrences) if index not in met),
+        (
+            (*_place(words, links, one, taken=met.values()), one.targets)
+            for index, one in enumerate(occurrences)
+            if index not in met
+        ),
         key=itemgetter(0, 1),
     )
     placed = [
@@ -61,25 +64,34 @@ def _forms_for_place(targets: Sequence[str], *, is_first: bool) -> Sequence[str]
     return [form for form in targets if not form[0].isupper() or form[0].lower() + form[1:] not in targets]
 
 
-def _place(words: Sequence[TermUnit], links: Sequence[Link], term: Occurrence) -> Range:
-    """The range of the words that translate a term.
+def _place(words: Sequence[TermUnit], links: Sequence[Link], term: Occurrence, *, taken: Collection[Range]) -> Range:
+    """The range of neighbouring words that translate a term, outside of the ranges that are taken.
 
     If there are none, it is the empty range after the translation of the text before the term.
     """
-    best, most, run, start = (0, 0), 0, 0, 0  # `run` counts the links of the words to the term since `start`
+    best, most_links = None, 0
+    start = num_links = 0  # of the neighbours that end here
     for word in words:
-        of_word = [link for link in links if link.target_start < word.end and word.start < link.target_end]
-        to_term = sum(link.source_start < term.end and term.start < link.source_end for link in of_word)
-        if not to_term or 2 * to_term < len(of_word):
-            run = 0
-            continue
-        start, run = start if run else word.start, run + to_term
-        if run > most:
-            best, most = (start, word.end), run
-    if most:
-        return best
-    _, before = max(
-        ((link.source_end, link.target_end) for link in links if link.source_end <= term.start), default=(0, 0)
-    )
-    position = max((word.end for word in words if word.start < before and word.text[0].isalnum()), default=0)
+        is_taken = any(begin <= word.start < end for begin, end in taken)
+        num_own = 0 if is_taken else _num_links_to(term, word, links)
+        if num_own and not num_links:
+            start = word.start
+        num_links = num_links + num_own if num_own else 0
+        if num_links > most_links:
+            best, most_links = (start, word.end), num_links
+    return best or _after_text_before(words, links, term)
+
+
+def _num_links_to(term: Occurrence, word: TermUnit, links: Sequence[Link]) -> int:
+    """How many links lead from a term to a word; 0 if most links to the word come from elsewhere."""
+    of_word = [link for link in links if link.target_start < word.end and word.start < link.target_end]
+    of_term = [link for link in of_word if link.source_start < term.end and term.start < link.source_end]
+    return len(of_term) if 2 * len(of_term) >= len(of_word) else 0
+
+
+def _after_text_before(words: Sequence[TermUnit], links: Sequence[Link], term: Occurrence) -> Range:
+    """The empty range after the translation of the text before a term."""
+    before = [(link.source_end, link.target_end) for link in links if link.source_end <= term.start]
+    _, end = max(before, default=(0, 0))
+    position = max((word.end for word in words if word.start < end and word.text[0].isalnum()), default=0)
     return position, position

@@ -26,7 +26,17 @@ class SentenceTranslator:
     def translate(
         self, sentences: Sequence[LineSentence], *, config: DecodingConfig, nbest: int, details: Details
     ) -> list[list[Translation]]:
-        """The translations of each sentence, best first.
+        """The translations of each sentence, best first, in its casing."""
+        translations = self._translate(sentences, config=config, nbest=nbest, details=details)
+        return [
+            [_in_casing(sentence, translation, self._engine.languages.target) for translation in ranked]
+            for sentence, ranked in zip(sentences, translations, strict=True)
+        ]
+
+    def _translate(
+        self, sentences: Sequence[LineSentence], *, config: DecodingConfig, nbest: int, details: Details
+    ) -> list[list[Translation]]:
+        """The translations of each sentence, in lower case if the sentence was changed to it.
 
         If a translation changes the kept ranges of its sentence, the sentence is searched again without them. Then they
         are put back.
@@ -47,10 +57,7 @@ class SentenceTranslator:
             searched = self._translate_without_kept(changed, sentences, config=config, nbest=nbest, details=details)
             for index, without_kept in zip(changed, searched, strict=True):
                 translations[index] = without_kept
-        return [
-            [_in_casing(sentence, translation, self._engine.languages.target) for translation in ranked]
-            for sentence, ranked in zip(sentences, translations, strict=True)
-        ]
+        return translations
 
     def _translate_without_kept(
         self,
@@ -64,10 +71,10 @@ class SentenceTranslator:
         """The translations of some of the sentences, searched without their kept ranges, which are then put back."""
         texts = [without.marked.text for without in changed.values()]
         shorter = [
-            replace(sentences[index], text=text, source=replace(sentences[index].source, ids=ids), casing=None, kept=())
+            replace(sentences[index], text=text, source=replace(sentences[index].source, ids=ids), kept=())
             for index, text, ids in zip(changed, texts, self._engine.source.encode_raw(texts), strict=True)
         ]
-        searched = self.translate(shorter, config=config, nbest=nbest, details=replace(details, alignment=True))
+        searched = self._translate(shorter, config=config, nbest=nbest, details=replace(details, alignment=True))
         return [
             [_put_back(without, translation) for translation in ranked]
             for without, ranked in zip(changed.values(), searched, strict=True)

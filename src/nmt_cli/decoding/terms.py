@@ -29,42 +29,43 @@ _NAMES_OF_COLUMNS = (("source", "target"), ("src", "tgt"))
 # Of CSV: a term, its translation and, in DeepL's glossaries, their languages.
 _NUMBERS_OF_COLUMNS = (2, 4)
 # In these scripts a word is no unit between spaces: each character is a unit.
-_WORD = rf"[\p{{L}}\p{{M}}\p{{N}}_--[{LETTERS_WITHOUT_SPACES}]]"
-_UNIT = regex.compile(rf"[{LETTERS_WITHOUT_SPACES}]\p{{M}}*+|{_WORD}++|\s++|.", regex.V1)
-WORD_CHARACTER = regex.compile(_WORD, regex.V1)
+_LETTERS_OF_WORDS = rf"[\p{{L}}\p{{M}}\p{{N}}_--[{LETTERS_WITHOUT_SPACES}]]"
+_UNIT = regex.compile(rf"[{LETTERS_WITHOUT_SPACES}]\p{{M}}*+|{_LETTERS_OF_WORDS}++|\s++|.", regex.V1)
+WORD_CHARACTER = regex.compile(_LETTERS_OF_WORDS, regex.V1)
 LETTER_WITHOUT_SPACES = regex.compile(f"[{LETTERS_WITHOUT_SPACES}]")
 _FIRST_LETTER = regex.compile(r"\w")
-Words = tuple[str, ...]
+UnitTexts = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """A term in a text, from `start` to `end`, its words in the list, and forms of which its translation has one."""
+    """A term in a text, from `start` to `end`, its units in the list, and forms of which its translation has one."""
 
     start: int
     end: int
-    words: Words
+    units: UnitTexts
     targets: tuple[str, ...]
 
     @property
     def term(self) -> str:
         """The term as it is in the list."""
-        return "".join(self.words)
+        return "".join(self.units)
 
 
 class TermList:
     """Terms of the source language, each with one or several forms of its translation."""
 
     def __init__(self, terms: Mapping[str, str | Sequence[str]]) -> None:
-        """`terms` has the forms of the translation of each term; none of these texts is blank."""
-        self._targets: dict[Words, tuple[str, ...]] = {}
+        """`terms` has the forms of the translation of each term. DataError if one of these texts is blank."""
+        self._targets: dict[UnitTexts, tuple[str, ...]] = {}
         lengths: dict[str, set[int]] = {}
         for source, targets in terms.items():
-            words = tuple(_words(source.strip()))
-            self._targets[words] = tuple(
-                map(str.strip, targets.split(_BETWEEN_FORMS)) if isinstance(targets, str) else targets
-            )
-            lengths.setdefault(words[0], set()).add(len(words))
+            joined = targets if isinstance(targets, str) else _BETWEEN_FORMS.join(targets)
+            term, forms = checked_term(source, joined, place="terms", where="terms")
+            texts = tuple(_unit_texts(term))
+            self._targets[texts] = tuple(forms)
+            lengths.setdefault(texts[0], set()).add(len(texts))
+        # The numbers of units of the terms that begin with a unit.
         self._lengths = {first: sorted(numbers) for first, numbers in lengths.items()}
 
     def __len__(self) -> int:
@@ -86,14 +87,6 @@ class TermList:
             raise not_utf8_error(error, name=str(file), number=number) from None
         return cls(parse_terms(text, is_csv=".csv" in file.suffixes, name=str(file)))
 
-    def find_without_case(self, text: str) -> list[Occurrence]:
-        """The terms in a text that was in capitals or title case, whatever letters the list has."""
-        return self._in_lower_case.find("".join(c.lower() if len(c.lower()) == 1 else c for c in text))
-
-    @cached_property
-    def _in_lower_case(self) -> TermList:
-        return TermList({"".join(words).lower(): targets for words, targets in self._targets.items()})
-
     def find(self, text: str) -> list[Occurrence]:
         """The terms in a text, in order. If terms overlap, the longest counts.
 
@@ -101,31 +94,46 @@ class TermList:
         capital letter at the beginning of a sentence; there its translation may have one, too.
         """
         units = list(units_of(text))
-        words = [unit.text for unit in units]
-        found: dict[range, Words] = {}
+        taken: set[int] = set()
+        occurrences = []
+        matches = self._matches(text, units)
+        for place, term in sorted(matches.items(), key=lambda item: (-len(item[0]), item[0].start)):
+            if taken.isdisjoint(place):
+                taken.update(place)
+                first, last = units[place.start], units[place.stop - 1]
+                targets = self._targets[term]
+                if term[0] != first.text:
+                    targets = tuple(dict.fromkeys([*targets, *map(_capitalised, targets)]))
+                occurrences.append(Occurrence(first.start, last.end, term, targets))
+        return sorted(occurrences, key=lambda occurrence: occurrence.start)
+
+    def _matches(self, text: str, units: Sequence[TermUnit]) -> dict[range, UnitTexts]:
+        """The terms that stand at ranges of the units of a text."""
+        texts = [unit.text for unit in units]
+        found: dict[range, UnitTexts] = {}
         first_letters: set[int] | None = None
-        for index, word in enumerate(words):
-            for length in self._lengths.get(word, ()):
-                if (term := tuple(words[index : index + length])) in self._targets:
-                    found[range(index, index + length)] = term
-            uncapitalised = word[0].lower() + word[1:]
-            if uncapitalised == word or uncapitalised not in self._lengths:
+        for index, first in enumerate(texts):
+            for length in self._lengths.get(first, ()):
+                if (term := tuple(texts[index : index + length])) in self._targets:
+                    found[range(index, index + len(term))] = term
+            uncapitalised = first[0].lower() + first[1:]
+            if uncapitalised == first or uncapitalised not in self._lengths:
                 continue
             if first_letters is None:
                 first_letters = _first_letters(text)
-            for length in self._lengths[uncapitalised] if units[index].start in first_letters else ():
-                if (term := (uncapitalised, *words[index + 1 : index + length])) in self._targets:
-                    found.setdefault(range(index, index + length), term)
-        taken: set[int] = set()
-        occurrences = []
-        for place, term in sorted(found.items(), key=lambda item: (-len(item[0]), item[0].start)):
-            if taken.isdisjoint(place):
-                taken.update(place)
-                targets = self._targets[term]
-                if term[0] != words[place.start]:
-                    targets = tuple(dict.fromkeys([*targets, *map(_capitalised, targets)]))
-                occurrences.append(Occurrence(units[place.start].start, units[place.stop - 1].end, term, targets))
-        return sorted(occurrences, key=lambda occurrence: occurrence.start)
+            if units[index].start in first_letters:
+                for length in self._lengths[uncapitalised]:
+                    if (term := (uncapitalised, *texts[index + 1 : index + length])) in self._targets:
+                        found.setdefault(range(index, index + len(term)), term)
+        return found
+
+    def find_without_case(self, text: str) -> list[Occurrence]:
+        """The terms in a text that was in capitals or title case, whatever letters the list has."""
+        return self._in_lower_case.find("".join(c.lower() if len(c.lower()) == 1 else c for c in text))
+
+    @cached_property
+    def _in_lower_case(self) -> TermList:
+        return TermList({"".join(units).lower(): targets for units, targets in self._targets.items()})
 
 
 def parse_terms(text: str, *, is_csv: bool, name: str) -> dict[str, list[str]]:
@@ -175,12 +183,12 @@ def missing_terms(occurrences: Sequence[Occurrence], translation: str) -> list[i
 def places_of_terms(occurrences: Sequence[Occurrence], translation: str) -> dict[int, Range]:
     """Where a translation has the terms that it has, by their indices; the longest terms choose first."""
     units = list(units_of(translation)) if occurrences else []
-    words = [unit.text for unit in units]
-    forms = [sorted((_words(form) for form in one.targets), key=len, reverse=True) for one in occurrences]
+    texts = [unit.text for unit in units]
+    forms = [sorted((_unit_texts(form) for form in one.targets), key=len, reverse=True) for one in occurrences]
     taken: set[int] = set()
     met: dict[int, Range] = {}
     for index in sorted(range(len(forms)), key=lambda index: -len(forms[index][0])):
-        free_places = (place for form in forms[index] for place in _places(words, form) if taken.isdisjoint(place))
+        free_places = (place for form in forms[index] for place in _places(texts, form) if taken.isdisjoint(place))
         if (place := next(free_places, None)) is not None:
             taken.update(place)
             met[index] = (units[place.start].start, units[place.stop - 1].end)
@@ -201,14 +209,14 @@ def units_of(text: str) -> Iterator[TermUnit]:
         yield TermUnit(" " if match[0].isspace() else match[0], *match.span())
 
 
-def _words(text: str) -> list[str]:
+def _unit_texts(text: str) -> list[str]:
     return [unit.text for unit in units_of(text)]
 
 
-def _places(words: Sequence[str], form: Sequence[str]) -> Iterator[range]:
-    """The places at which the words of a form stand among others."""
-    for start in range(len(words) - len(form) + 1):
-        if words[start] == form[0] and words[start : start + len(form)] == form:
+def _places(texts: Sequence[str], form: Sequence[str]) -> Iterator[range]:
+    """The places at which the units of a form stand among others."""
+    for start in range(len(texts) - len(form) + 1):
+        if texts[start] == form[0] and texts[start : start + len(form)] == form:
             yield range(start, start + len(form))
 
 

@@ -92,16 +92,21 @@ class LineTranslator:
 
         `overrides` replace single settings of it; None leaves a setting as it is. `prefixes` holds the beginning of
         each translation, or "". `mbr` (chrf or bleu) ranks a line's candidates, the beam or the samples, by their
-        similarity to each other. The translation of a blank line is empty. With `copy_symbols` a line without letters
-        stays as it is, and so do addresses and placeholders in a line, like the `kept` ranges of characters of each
-        line. Each translation has the `terms`, which are one list for all lines or a list for each; `unmet_terms` names
-        the terms that it lacks. With `markup` (html or xml) lines are documents or parts of documents: their tags stay,
-        on the words that translate the words they stood on. The sentences of a line are translated one by one, as
-        `split_sentences` says, unless it has a prefix; a line break ends a sentence, too. A line too long for the model
-        is also cut elsewhere if necessary; a warning tells its number, counted from `first_line`, or quotes a block of
-        a document. A list of alternatives has each text once, unless they are samples. UsageError if the engine does
-        not have a setting, its value is wrong, or this process was forked after the model was opened. DataError if a
-        text is not valid Unicode, there are too few or too many prefixes, or one is too long.
+        similarity to each other. A list of alternatives has each text once, unless they are samples.
+
+        The sentences of a line are translated one by one, as `split_sentences` says, unless it has a prefix; a line
+        break ends a sentence, too. A line too long for the model is also cut elsewhere if necessary; a warning tells
+        its number, counted from `first_line`, or quotes a block of a document. The translation of a blank line is
+        empty.
+
+        With `copy_symbols` a line without letters stays as it is, and so do addresses and placeholders in a line, like
+        the `kept` ranges of characters of each line. Each translation has the `terms`, which are one list for all lines
+        or a list for each; `unmet_terms` names the terms that it lacks. With `markup` (html or xml) lines are documents
+        or parts of documents: their tags stay, on the words that translate the words they stood on.
+
+        UsageError if the engine does not have a setting, its value is wrong, or this process was forked after the model
+        was opened. DataError if a text is not valid Unicode, a term is blank, there are too few or too many prefixes,
+        or one is too long.
         """
         texts, prefix_texts = list(lines), None if prefixes is None else list(prefixes)
         is_text = isinstance(lines, str) or isinstance(prefixes, str)

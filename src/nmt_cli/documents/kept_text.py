@@ -115,7 +115,10 @@ class WithoutKept:
         return cls(text, kept, MarkedText("".join([*parts, text[position:]]), tuple(marks)))
 
     def put_back(self, translation: str, links: Iterable[Link]) -> tuple[str, list[Link]]:
-        """The translation of the whole text, with links, made of the translation without the kept ranges."""
+        """The translation of the whole text, made of the translation without the kept ranges, and its links.
+
+        The first links are those of the kept ranges, one for each.
+        """
         links = list(links)
         places = [mark.start for mark in self.marked.translated(translation, links).marks]
         text, new_links = "", list[Link]()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -11,7 +11,7 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
-from nmt_cli.decoding.terms import TermList, checked_term
+from nmt_cli.decoding.terms import TermList
 from nmt_cli.documents.markup import MARKUP
 from nmt_cli.languages import DetectedLanguage
 from nmt_cli.serving.api.endpoints import Call, JsonRoute, KeyedCall, Language, NotBlank, json_response, open_call
@@ -171,7 +171,7 @@ async def _translate(fields: TranslateRequest, call: Call, texts: list[RequestTe
     text = "\n".join(text.plain for text in texts)
     route = await off_the_loop([text], partial(service.models.route, fields.source, fields.target, text=text))
     routes = [route] * len(texts)
-    terms = await off_the_loop(list(fields.terms), lambda: _term_list(fields.terms)) if fields.terms else None
+    terms = await off_the_loop(list(fields.terms), lambda: TermList(fields.terms)) if fields.terms else None
     if fields.stream:
         lines = _stream_lines(fields, call, texts, routes, terms)
         # Awaited before the status is sent, so that a full queue is a 503.
@@ -224,13 +224,6 @@ async def models(call: Annotated[Call, Depends(open_call)]) -> Response:
             "key_required": service.keys.are_required,
             "limits": {name: getattr(service.limits, name) for name in LimitsAnswer.model_fields},
         }
-    )
-
-
-def _term_list(terms: Mapping[str, str]) -> TermList:
-    """The terms of a request; DataError if one is blank."""
-    return TermList(
-        dict(checked_term(source, target, place="terms", where="terms") for source, target in terms.items())
     )
 
 
