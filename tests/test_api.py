@@ -29,12 +29,12 @@ def test_from_pretrained_takes_a_run(tmp_path: Path) -> None:
         Translator.from_pretrained(tmp_path / "run", device="cpu")
     assert caught.value.hint.endswith(f"nmt average {tmp_path / 'run'}")
     save_tiny(tmp_path / "run" / "model", spm_folder=tmp_path)
-    assert Translator.from_pretrained(str(tmp_path / "run"), device="cpu").languages.target == "de"
+    assert Translator.from_pretrained(str(tmp_path / "run"), device="cpu").directions.targets == ["de"]
 
 
 def test_a_translator_says_what_it_is(translator: Translator) -> None:
     assert repr(translator) == "<Translator en-de: torch, fp32, cpu>"
-    assert (translator.languages.source, translator.languages.target) == ("en", "de")
+    assert list(map(str, translator.directions.pairs)) == ["en-de"]
 
 
 def test_any_iterable_of_lines_is_translated(translator: Translator) -> None:

@@ -67,21 +67,22 @@ class Translator(LineTranslator):
         source: str | Path,
         target: str | Path,
         *,
+        to: str | None = None,
+        from_: str | None = None,
         column: str | None = None,
         **overrides: Unpack[DecodingOverrides],
     ) -> None:
         """Write the document at `source` to `target`, translated; the ending of its name says its format.
 
-        `column` is the name or number of the column of a table. `overrides` are as in `translate`. Raises DataError if
-        the file is missing, damaged, or in no format that is known.
+        `column` is the name or number of the column of a table. The other options are as in `translate`.
+        Raises DataError if the file is missing, damaged, or in no format that is known.
         """
         source, target = Path(source), Path(target)
         with reading_errors(source):
             content = source.read_bytes()
-        document = read_document(
-            content, source.name, languages=self.languages, limits=COMMAND_LINE_LIMITS, column=column
-        )
-        translated = self.translate_marked(document.blocks, **overrides)
+        languages = self.directions.find(from_, to).languages
+        document = read_document(content, source.name, languages=languages, limits=COMMAND_LINE_LIMITS, column=column)
+        translated = self.translate_marked(document.blocks, to=to, from_=from_, **overrides)
         write_file(target, document.write(translated), error=DataError)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import keyword
 import re
 from collections.abc import Callable, Iterable
 
@@ -63,7 +64,8 @@ def spell_settings(text: str, spell: Callable[[str, str | None], str]) -> str:
 
 
 def _as_argument(name: str, value: str | None) -> str:
-    """An argument of Python: to="huggingface"."""
+    """An argument of Python: to="huggingface", or from_="en"."""
+    name += "_" * keyword.iskeyword(name)
     if value is None:
         return name
     is_number = re.fullmatch(r"-?[0-9.]+(e-?[0-9]+)?", value) is not None

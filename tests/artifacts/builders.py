@@ -17,8 +17,9 @@ from nmt_cli.artifacts.model_directory import SavedModelConfig, Vocabulary
 from nmt_cli.artifacts.weights import weights_of, write_tensors
 from nmt_cli.files import sha256
 from nmt_cli.model.transformer import Transformer
+from nmt_cli.recipe.directions import Directions
 from nmt_cli.recipe.loading import dump_recipe
-from nmt_cli.recipe.schema import LanguagePair, Recipe, TrainedLines
+from nmt_cli.recipe.schema import Recipe, TrainedLines
 from tests.tokenization.models import OUR_IDS, train_spm
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
@@ -63,6 +64,9 @@ def tiny_model(recipe: Recipe, *, seed: int = 1, source_vocab: int = 300, target
     return Transformer(recipe.model, source_vocab=source_vocab, target_vocab=target_vocab).eval()
 
 
+EN_DE = Directions.single("en", "de").find("en", "de")
+
+
 def tiny_config(
     recipe: Recipe,
     *,
@@ -75,7 +79,7 @@ def tiny_config(
     source, target = languages.split("-")
     return SavedModelConfig(
         nmt_version="0.1.0",
-        languages=LanguagePair(source=source, target=target),
+        languages=Directions.single(source, target),
         vocabulary=Vocabulary(source=source_vocab, target=target_vocab, shared=source_vocab == target_vocab),
         updates=updates,
         trained_lines=trained_lines,

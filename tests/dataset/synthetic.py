@@ -22,7 +22,7 @@ from nmt_cli.dataset.prepared_data import (
     TokenWriter,
     open_prepared,
 )
-from nmt_cli.recipe.schema import LanguagePair
+from nmt_cli.recipe.directions import Directions
 from nmt_cli.tokenization.tokenizer import EOS
 
 _TOKENIZER = b"no model"
@@ -45,7 +45,7 @@ def write_prepared(directory: Path, *, num_pairs: int = 500) -> PreparedData:
     manifest = Manifest(
         nmt_version="0",
         name="random",
-        languages=LanguagePair(source="en", target="de"),
+        languages=Directions.single("en", "de"),
         shared_vocabulary=True,
         tokenizers=Tokenizers(source=record, target=record),
         dtype="uint16",

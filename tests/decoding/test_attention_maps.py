@@ -23,7 +23,7 @@ from nmt_cli.model.layers import CrossAttention, SelfAttention
 from nmt_cli.model.packing import pack
 from nmt_cli.model.teacher_forcing import AttentionPart
 from nmt_cli.tokenization.tokenizer import BOS, EOS
-from tests.artifacts.builders import save_tiny, tiny_recipe
+from tests.artifacts.builders import EN_DE, save_tiny, tiny_recipe
 from tests.forks import run_forked
 
 SOURCE, TARGET = "the old sea", "das alte Meer"
@@ -47,7 +47,7 @@ def loaded(folder: Path) -> LoadedModel:
 
 @pytest.mark.parametrize("part", ["cross", "encoder", "decoder"])
 def test_the_weights_are_those_that_mix_the_values(loaded: LoadedModel, part: AttentionPart) -> None:
-    found = attention_between_pieces(loaded, SOURCE, TARGET, part=part, device=CPU)
+    found = attention_between_pieces(loaded, SOURCE, TARGET, part=part, direction=EN_DE, device=CPU)
     model = loaded.model
     source = pack([[*loaded.source.encode([SOURCE])[0], EOS]], device=CPU)
     target = pack([[BOS, *loaded.target.encode([TARGET])[0]]], device=CPU)
@@ -75,15 +75,16 @@ def test_the_weights_are_those_that_mix_the_values(loaded: LoadedModel, part: At
 
 def test_the_map_of_the_encoder_needs_no_translation(loaded: LoadedModel) -> None:
     alone, with_target = (
-        attention_between_pieces(loaded, SOURCE, target, part="encoder", device=CPU) for target in (None, TARGET)
+        attention_between_pieces(loaded, SOURCE, target, part="encoder", direction=EN_DE, device=CPU)
+        for target in (None, TARGET)
     )
     assert alone.rows == with_target.rows
     assert torch.equal(alone.weights, with_target.weights)
 
 
 def test_words_have_the_attention_of_their_pieces(loaded: LoadedModel) -> None:
-    words = attention_between_words(loaded, f"  {SOURCE} ", TARGET, device=CPU)
-    pieces = attention_between_pieces(loaded, SOURCE, TARGET, part="cross", device=CPU)
+    words = attention_between_words(loaded, f"  {SOURCE} ", TARGET, direction=EN_DE, device=CPU)
+    pieces = attention_between_pieces(loaded, SOURCE, TARGET, part="cross", direction=EN_DE, device=CPU)
     assert words.columns == ["the", "old", "sea", "</s>"]
     assert words.rows == ["das", "alte", "Meer", "</s>"]
     first = next(n for n in range(1, 9) if pieces.rows[n].startswith("\u2581"))
@@ -93,7 +94,12 @@ def test_words_have_the_attention_of_their_pieces(loaded: LoadedModel) -> None:
     torch.testing.assert_close(words.weights.sum(-1), torch.ones(2, 2, 4))
     assert words.as_json()["weights"][1][0][0][0] == pytest.approx(float(expected), abs=6e-4)
     # Letters that the tokenizer spells in bytes are shown as they were written.
-    assert attention_between_words(loaded, "שלום sea", TARGET, device=CPU).columns == ["שלום", "sea", "</s>"]
+    spelt = attention_between_words(loaded, "שלום sea", TARGET, direction=EN_DE, device=CPU)
+    assert spelt.columns == [
+        "שלום",
+        "sea",
+        "</s>",
+    ]
 
 
 def test_a_drawing_has_a_panel_for_each_layer_and_head() -> None:

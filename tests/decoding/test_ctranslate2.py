@@ -21,14 +21,14 @@ from nmt_cli.decoding.ctranslate2 import engine as ctranslate2_engine
 from nmt_cli.decoding.ctranslate2 import model as ctranslate2_model
 from nmt_cli.decoding.ctranslate2.engine import CTranslate2Engine
 from nmt_cli.decoding.engine import Engine, open_engine, with_overrides
-from nmt_cli.decoding.search.hypotheses import Details, SourceSentence
+from nmt_cli.decoding.search.hypotheses import NO_SYMBOLS, Details, SourceSentence
 from nmt_cli.decoding.terms import TermList
 from nmt_cli.errors import ModelError
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.scoring.forced_decoding import ForcedDecoder
 from nmt_cli.tokenization.tokenizer import EOS
-from tests.artifacts.builders import save_tiny, tiny_model, tiny_recipe
+from tests.artifacts.builders import EN_DE, save_tiny, tiny_model, tiny_recipe
 from tests.decoding import reference
 from tests.decoding.trained import TEST
 
@@ -157,7 +157,7 @@ def test_finite_weights_whose_outputs_are_not_finite_are_an_error(tmp_path: Path
     save_tiny(tmp_path / "model", spm_folder=tmp_path, model=model)
     with pytest.raises(ModelError, match="outputs are not finite"):
         Translator.from_pretrained(tmp_path / "model", engine=engine).translate(["the old sea"])
-    forced = ForcedDecoder(tmp_path / "model", device="cpu", precision="fp32", max_tokens=None)
+    forced = ForcedDecoder(tmp_path / "model", direction=EN_DE, device="cpu", precision="fp32", max_tokens=None)
     with pytest.raises(ModelError, match="outputs are not finite"):
         list(forced.scores(["the old sea"], ["the sea"]))
 
@@ -195,7 +195,7 @@ def test_in_int8_short_sentences_are_not_padded_to_long_ones(tmp_path: Path) -> 
     """Across 16 columns attention is rounded otherwise, which 8 bits magnify."""
     save_tiny(tmp_path / "model", spm_folder=tmp_path)
     lengths = [3 + place * 7 % 40 for place in range(100)]
-    asked = [ctranslate2_engine._Sentence(["a"] * length, ["b"], 99) for length in lengths]
+    asked = [ctranslate2_engine._Sentence(["a"] * length, ["b"], NO_SYMBOLS, 99) for length in lengths]
     mixed = {}
     for precision in ("fp32", "int8"):
         engine = opened(tmp_path / "model", precision=precision)

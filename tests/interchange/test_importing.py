@@ -157,7 +157,7 @@ def test_an_imported_model_translates_as_transformers_does(tmp_path: Path) -> No
     decoding = config.recipe.decoding
     assert (decoding.beam, decoding.length_penalty, decoding.length_penalty_form) == (2, 0.7, "length")
     assert decoding.min_tokens == 3
-    assert (config.languages.source, config.languages.target, config.updates) == ("en", "de", [])
+    assert (config.languages.pairs[0].source, config.languages.pairs[0].target, config.updates) == ("en", "de", [])
     tokenizer = pytest.importorskip("transformers").MarianTokenizer.from_pretrained(tmp_path / "opus")
     lines = list(english(10))
     found = Translator.from_pretrained(tmp_path / "model", device="cpu").translate(lines, beam=1, max_extra_tokens=0)

@@ -16,6 +16,7 @@ from nmt_cli.recipe.loading import (
     parse_recipe,
     resolve_recipe,
 )
+from nmt_cli.recipe.schema import LanguagePair
 
 COUNT = "write a whole number greater than 0"
 
@@ -280,10 +281,10 @@ def test_the_widths_of_a_head_follow_from_d_model_and_heads_unless_given(
     [("en", "de", "opus-mt-en-de"), ("eng", "pt_BR", "opus-mt-en-pt"), ("zh-Hant", "fra", "opus-mt-zh-fr")],
 )
 def test_few_pairs_are_answered_with_the_public_model_of_their_languages(source: str, target: str, model: str) -> None:
-    languages = {"source": source, "target": target}
-    warning = few_pairs_warning("my memory", num_pairs=49_999, languages=languages)
+    pair = LanguagePair(source=source, target=target)
+    warning = few_pairs_warning("my memory", num_pairs=49_999, pair=pair)
     assert warning is not None
     expected = f"nmt prepare ... --set tokenizer.taken_from=Helsinki-NLP/{model} -o 'data/my memory-tuned'"
     assert warning[1] == expected
-    assert few_pairs_warning("my memory", num_pairs=50_000, languages=languages) is None
-    assert few_pairs_warning("demo", num_pairs=3_000, languages=languages) is None
+    assert few_pairs_warning("my memory", num_pairs=50_000, pair=pair) is None
+    assert few_pairs_warning("demo", num_pairs=3_000, pair=pair) is None

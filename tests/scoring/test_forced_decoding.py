@@ -17,6 +17,7 @@ from nmt_cli.model.packing import pack
 from nmt_cli.model.teacher_forcing import forced_log_probs
 from nmt_cli.scoring.forced_decoding import ForcedDecoder, ForcedScore, PerplexitySums
 from nmt_cli.tokenization.tokenizer import BOS, EOS
+from tests.artifacts.builders import EN_DE
 from tests.decoding.reference import search_in_batches
 from tests.scoring.shell import columns, nmt, refuse, run
 from tests.training.tiny import parallel_text, prepare_tiny, train
@@ -55,7 +56,7 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pairs: list[tuple[str
 
 
 def scores_of(model: Path, pairs: list[tuple[str, str]], *, max_tokens: int | None = None) -> list[ForcedScore]:
-    forced = ForcedDecoder(model, device="cpu", precision="fp32", max_tokens=max_tokens)
+    forced = ForcedDecoder(model, direction=EN_DE, device="cpu", precision="fp32", max_tokens=max_tokens)
     return list(forced.scores([src for src, _ in pairs], [tgt for _, tgt in pairs]))
 
 

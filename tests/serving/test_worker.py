@@ -32,6 +32,7 @@ from nmt_cli.serving.worker_model import (
     WorkerModel,
 )
 from nmt_cli.serving.worker_process import WorkerFailed, WorkerProcess
+from tests.artifacts.builders import EN_DE
 from tests.serving.servers import save_model
 
 pytestmark = pytest.mark.anyio
@@ -65,7 +66,7 @@ def test_either_engine_answers_as_decode_does(models: dict[str, Path], engine: E
     assert attended["rows"] == ["das", "Meer", "</s>"]
     device = torch.device("cpu")
     loaded = model_directory.load_model(models["en-de"], device=device, dtype=torch.float32)
-    again = attention_between_words(loaded, "the sea", "das Meer", device=device).as_json()
+    again = attention_between_words(loaded, "the sea", "das Meer", direction=EN_DE, device=device).as_json()
     assert np.allclose(attended["weights"], again["weights"], atol=2e-3)  # of numbers rounded to three places
 
 

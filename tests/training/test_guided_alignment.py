@@ -22,6 +22,7 @@ from nmt_cli.preparing.corpus_loading import corpus_from_files
 from nmt_cli.preparing.pipeline import Plan, prepare
 from nmt_cli.scoring.forced_decoding import ForcedDecoder
 from nmt_cli.training.objective import plain_loss
+from tests.artifacts.builders import EN_DE
 from tests.preparing.corpus_files import write_prefix
 from tests.reference.models import CPU, Pair, random_model, random_pairs, tiny_config
 from tests.sharing import shared_folder
@@ -195,7 +196,7 @@ def error_rate(model: Path) -> float:
     """The alignment error rate on the validation text: 1 - 2 |A and G| / (|A| + |G|)."""
     pairs, lines = aligned_text(140)
     pairs, lines = pairs[:20], lines[:20]
-    decoder = ForcedDecoder(model, device="cpu", precision="fp32", max_tokens=None)
+    decoder = ForcedDecoder(model, direction=EN_DE, device="cpu", precision="fp32", max_tokens=None)
     found = decoder.alignments([src for src, _ in pairs], [tgt for _, tgt in pairs])
     common = size = 0
     for links, line in zip(found, lines, strict=True):

@@ -53,7 +53,7 @@ def test_a_new_run_says_what_it_was_begun_with(prepared: PreparedData, begin: Be
     assert sorted(files_in(directory)) == ["recipe.yaml", "run.json", "source.spm", "target.spm"]
     assert [path.name for path in directory.parent.iterdir()] == ["small"]
     record = run.record
-    assert (record.languages.source, record.languages.target, record.corpus) == ("en", "de", "tiny")
+    assert (record.languages.pairs[0].source, record.languages.pairs[0].target, record.corpus) == ("en", "de", "tiny")
     assert (record.data, record.command, record.finished) == (str(prepared.directory), COMMAND, None)
     assert datetime.now(UTC) - datetime.fromisoformat(record.started) < timedelta(minutes=1)
     assert record.source_vocab == record.target_vocab == 400

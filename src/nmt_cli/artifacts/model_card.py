@@ -12,7 +12,7 @@ import yaml
 
 from nmt_cli.artifacts.model_directory import SavedModelConfig
 from nmt_cli.artifacts.run import Run
-from nmt_cli.recipe.schema import LanguagePair
+from nmt_cli.recipe.directions import Directions
 from nmt_cli.templates.render import render
 
 
@@ -64,9 +64,10 @@ def with_front_matter(values: Mapping[str, Any], body: str) -> str:
     return f"---\n{yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True)}---\n\n{body}"
 
 
-def front_matter(languages: LanguagePair) -> dict[str, Any]:
+def front_matter(languages: Directions) -> dict[str, Any]:
     """Languages, library and task, as the head of a model card on the hub names them."""
-    return {"language": [languages.source, languages.target], "library_name": "nmt-cli", "pipeline_tag": "translation"}
+    codes = [*dict.fromkeys([*languages.sources, *languages.targets])]
+    return {"language": codes, "library_name": "nmt-cli", "pipeline_tag": "translation"}
 
 
 def _corpus(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,9 +20,10 @@ from nmt_cli.artifacts.directory_kinds import check_is_model, kind_of
 from nmt_cli.artifacts.manifest import CONFIG, DAMAGED_HINT, WEIGHTS, verify_files, write_manifest
 from nmt_cli.errors import DataError, DeviceError, ModelError, RecipeError
 from nmt_cli.memory import is_out_of_memory
+from nmt_cli.recipe.directions import Directions
 from nmt_cli.recipe.loading import drop_removed_keys
 from nmt_cli.recipe.mistakes import validate
-from nmt_cli.recipe.schema import LanguagePair, Recipe, TrainedLines
+from nmt_cli.recipe.schema import Recipe, TrainedLines
 from nmt_cli.recipe.section import NonNegativeInt, PositiveInt, Section, SettingError
 from nmt_cli.recipe.yaml_files import parse_document
 
@@ -79,7 +80,7 @@ class SavedModelConfig(Section):
 
     format: Literal[1] = 1
     nmt_version: str
-    languages: LanguagePair
+    languages: Directions
     vocabulary: Vocabulary
     updates: list[NonNegativeInt] = Field(
         description="updates of the checkpoint, or of those averaged, rising; empty: imported or an average of models"

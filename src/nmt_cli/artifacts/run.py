@@ -18,10 +18,11 @@ from nmt_cli.artifacts.history import History, read_history
 from nmt_cli.artifacts.manifest import DAMAGED_HINT, MANIFEST, RUN_FILE, read_manifest
 from nmt_cli.artifacts.model_directory import SavedModelConfig, ValidationResult, Vocabulary, load_saved_config
 from nmt_cli.errors import ModelError, NmtError
+from nmt_cli.recipe.directions import Directions
 from nmt_cli.recipe.few_pairs import few_pairs_warning
 from nmt_cli.recipe.loading import parse_recipe
 from nmt_cli.recipe.mistakes import first_mistake
-from nmt_cli.recipe.schema import LanguagePair, Recipe, TrainedLines
+from nmt_cli.recipe.schema import Recipe, TrainedLines
 
 CHECKPOINTS = "checkpoints"
 State = Literal["training", "finished", "stopped", "not begun"]
@@ -56,7 +57,7 @@ class MeasuredTokens(_Fields):
 class RunRecord(_Fields):
     """run.json: the origin of the run's data, its start, and its command."""
 
-    languages: LanguagePair
+    languages: Directions
     data: str
     corpus: str
     source_vocab: int
@@ -78,8 +79,8 @@ class RunRecord(_Fields):
         splits = self.data_summary.get("splits")
         if self.init_from is not None or splits is None:
             return None
-        num_pairs, languages = splits["train"]["pairs"], self.languages.model_dump()
-        return few_pairs_warning(self.corpus, num_pairs=num_pairs, languages=languages)
+        num_pairs = splits["train"]["pairs"]
+        return few_pairs_warning(self.corpus, num_pairs=num_pairs, pair=self.languages.pairs[0])
 
 
 @dataclass(frozen=True, slots=True)

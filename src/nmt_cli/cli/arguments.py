@@ -26,6 +26,13 @@ def _be_quiet(quiet: bool) -> bool:
 
 # The option of a command that takes models.
 model_option = partial(typer.Option, "--model", "-m", metavar="DIR")
+# The languages of a model of several.
+ToOption = Annotated[
+    str | None, typer.Option("--to", metavar="CODE", help="Language to translate into, if the model has several.")
+]
+FromOption = Annotated[
+    str | None, typer.Option("--from", metavar="CODE", help="Language of the text, if the model has to know it.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 # Each command has both, so they may stand before or after its name.
 QuietOption = Annotated[

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nmt_cli import files
-from nmt_cli.cli.arguments import DebugOption, QuietOption, find_models, model_option
+from nmt_cli.cli.arguments import DebugOption, FromOption, QuietOption, ToOption, find_models, model_option
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.text_encoding import check_characters
 
@@ -32,6 +32,8 @@ def attention(
         Path | None,
         model_option(help="Model, or a run for its model; else the newest under runs/."),
     ] = None,
+    to: ToOption = None,
+    from_: FromOption = None,
     part: Annotated[
         Literal["cross", "encoder", "decoder"],
         typer.Option(metavar="cross|encoder|decoder", help="cross: from the translation to the source."),
@@ -70,7 +72,7 @@ def attention(
             heads = list(range(num_heads))
         case _:
             heads = [_parse_index(head, num_heads, "--head", other_values=", mean or all")]
-    attention_map = _attention_map(directory, source, translation, part=part, words=words)
+    attention_map = _attention_map(directory, source, translation, from_=from_, to=to, part=part, words=words)
     _draw_or_print(attention_map, layers=layers, heads=heads, output=output)
 
 
@@ -108,7 +110,14 @@ def _parse_index(number: str, count: int, option: str, *, other_values: str = ""
 
 
 def _attention_map(
-    model: Path, source: str, translation: str | None, *, part: AttentionPart, words: bool
+    model: Path,
+    source: str,
+    translation: str | None,
+    *,
+    from_: str | None,
+    to: str | None,
+    part: AttentionPart,
+    words: bool,
 ) -> AttentionMap:
     import torch
 
@@ -119,14 +128,14 @@ def _attention_map(
     device = torch.device("cpu")
     engine = TorchEngine.load([model], device=device, precision="fp32")
     if translation is None and part != "encoder":
-        (best,) = LineTranslator(engine).translate([source])
+        (best,) = LineTranslator(engine).translate([source], to=to, from_=from_)
         translation = best.text
         logger.info("translation: %s", translation)
-    (loaded,) = engine.loaded
+    (loaded,), direction = engine.loaded, engine.directions.find(from_, to)
     if words:
         assert translation is not None
-        return attention_between_words(loaded, source, translation, device=device)
-    return attention_between_pieces(loaded, source, translation, part=part, device=device)
+        return attention_between_words(loaded, source, translation, direction=direction, device=device)
+    return attention_between_pieces(loaded, source, translation, direction=direction, part=part, device=device)
 
 
 def _draw_or_print(

@@ -13,6 +13,7 @@ from nmt_cli.cli.arguments import DebugOption, JsonOption, QuietOption
 from nmt_cli.cli.printing import print_facts, print_json, print_table
 from nmt_cli.console import duration_text, size_text, time_text
 from nmt_cli.errors import ModelError, NmtError
+from nmt_cli.recipe.directions import Directions
 
 _MAX_INPUTS = 10
 _NO_VALUE = "-"
@@ -255,7 +256,8 @@ def _validation_text(validation: dict[str, Any]) -> str:
 
 
 def _languages_text(description: dict[str, Any]) -> str:
-    return f"{description['languages']['source']} to {description['languages']['target']}"
+    directions = Directions.model_validate(description["languages"])
+    return ", ".join(f"{pair.source} to {pair.target}" for pair in directions.pairs) or str(directions)
 
 
 def _pieces_text(source: int, target: int, *, is_shared: bool) -> str:

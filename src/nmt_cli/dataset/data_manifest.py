@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from nmt_cli.errors import DataError
 from nmt_cli.files import read_json
+from nmt_cli.recipe.directions import Directions
 from nmt_cli.recipe.mistakes import first_mistake
-from nmt_cli.recipe.schema import LanguagePair
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -34,6 +34,8 @@ class SplitCounts(ManifestPart):
     pairs: int
     source_tokens: int
     target_tokens: int
+    by_direction: list[int] | None = None
+    """Pairs of each direction, in the order of the directions, which is that of the pairs; None: there is one."""
 
 
 class TokenizerRecord(ManifestPart):
@@ -66,7 +68,7 @@ class Manifest(ManifestPart):
     format: int = FORMAT
     nmt_version: str
     name: str
-    languages: LanguagePair
+    languages: Directions
     shared_vocabulary: bool
     tokenizers: Tokenizers
     dtype: TokenDtype

@@ -165,7 +165,7 @@ class PreparedData:
     def texts(self, name: str) -> tuple[list[str], list[str]]:
         """Source and reference lines of `valid` or `test` as they were given, without line ends."""
         self._check_has_split(name)
-        languages = self.manifest.languages
+        (languages,) = self.manifest.languages.pairs
         src, ref = (held_out_lines(self.directory / f"{name}.{code}") for code in (languages.source, languages.target))
         return src, ref
 

@@ -16,12 +16,13 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from nmt_cli.artifacts.model_directory import LoadedModel
+from nmt_cli.decoding.search.hypotheses import SourceSentence, SymbolIds
 from nmt_cli.errors import DataError
 from nmt_cli.model.teacher_forcing import AttentionPart, attention_weights
 from nmt_cli.model.transformer import Transformer
+from nmt_cli.recipe.directions import Direction
 from nmt_cli.templates.render import render
 from nmt_cli.tokenization.pieces import SPACE_MARK
-from nmt_cli.tokenization.tokenizer import BOS, EOS
 
 _END = "</s>"
 _DIGITS = 3
@@ -70,33 +71,33 @@ def alignment_heads(model: Transformer) -> int:
 
 def align(
     models: Sequence[Transformer],
-    rows: Sequence[Sequence[int]],
+    sources: Sequence[SourceSentence],
     targets: Sequence[Sequence[int]],
     *,
     device: torch.device,
 ) -> list[list[tuple[int, int]]]:
     """The pairs of source and target pieces of each sentence, by the mean attention of all heads and models.
 
-    If models were trained with guided alignment, only their guided heads count. Rows and targets are without EOS: a
-    piece may attend to it, but is not aligned to it.
+    If models were trained with guided alignment, only their guided heads count. Targets are without EOS: a piece may
+    attend to EOS and to symbols, but is not aligned to them.
     """
     guided = [model for model in models if model.guided_layer is not None]
-    sources = [[*row, EOS] for row in rows]
+    encoder_rows = [source.encoder_ids for source in sources]
     # A piece is predicted from the pieces before it, so the last one is no input. A guided head aligns what is read.
-    inputs = [[BOS, *ids] if guided else [BOS, *ids[:-1]] for ids in targets]
+    inputs = [[*source.start_ids, *(ids if guided else ids[:-1])] for source, ids in zip(sources, targets, strict=True)]
     weights_by_model = [
         [
             weights_HTS[: alignment_heads(model)].mean(dim=0)
             for weights_HTS in attention_weights(
-                model, sources, inputs, part="cross", layers=[alignment_layer(model)], device=device
+                model, encoder_rows, inputs, part="cross", layers=[alignment_layer(model)], device=device
             )[0]
         ]
         for model in guided or models
     ]
     alignments = []
-    for ids, *weights_of_sentence in zip(targets, *weights_by_model, strict=True):
+    for source, ids, *weights_of_sentence in zip(sources, targets, *weights_by_model, strict=True):
         mean_TS = torch.stack(weights_of_sentence).mean(dim=0)
-        mean_TS = mean_TS[len(mean_TS) - len(ids) :, :-1]
+        mean_TS = mean_TS[len(mean_TS) - len(ids) :, len(source.symbols.source) : -1]
         alignments.append(aligned_pieces(mean_TS, is_guided=bool(guided)))
     return alignments
 
@@ -155,9 +156,15 @@ def _rounded(weights: Tensor) -> Any:
 
 
 def attention_between_pieces(
-    loaded: LoadedModel, source: str, target: str | None, *, part: AttentionPart, device: torch.device
+    loaded: LoadedModel,
+    source: str,
+    target: str | None,
+    *,
+    direction: Direction,
+    part: AttentionPart,
+    device: torch.device,
 ) -> AttentionMap:
-    """The map between pieces; DataError if a text is blank or too long for the model.
+    """The map between pieces, with the symbols of a direction; DataError if a text is blank or too long for the model.
 
     Only the map of the encoder needs no target.
     """
@@ -172,13 +179,20 @@ def attention_between_pieces(
         if len(ids) > max_pieces:
             message = f"the {name} has {len(ids):,} pieces, and the model takes {max_pieces:,}"
             raise DataError(message, where=name, hint="give a shorter sentence")
+    symbols = SymbolIds.of(direction, source=loaded.source, target=loaded.target)
+    sentence = SourceSentence(source_ids, symbols=symbols)
     layers = range(len(loaded.model.encoder if part == "encoder" else loaded.model.decoder))
     weights_by_layer = attention_weights(
-        loaded.model, [[*source_ids, EOS]], [[BOS, *target_ids]], part=part, layers=layers, device=device
+        loaded.model,
+        [sentence.encoder_ids],
+        [[*sentence.start_ids, *target_ids]],
+        part=part,
+        layers=layers,
+        device=device,
     )
     weights = torch.stack([weights_HTS for (weights_HTS,) in weights_by_layer]).cpu()
-    source_pieces = [*loaded.source.pieces(source_ids), _END]
-    target_pieces = loaded.target.pieces(target_ids)
+    source_pieces = [*loaded.source.pieces([*symbols.source, *source_ids]), _END]
+    target_pieces = loaded.target.pieces([*symbols.target, *target_ids])
     match part:
         case "cross":
             return AttentionMap(part, [*target_pieces, _END], source_pieces, weights)
@@ -190,13 +204,15 @@ def attention_between_pieces(
             assert_never(other)
 
 
-def attention_between_words(loaded: LoadedModel, source: str, target: str, *, device: torch.device) -> AttentionMap:
+def attention_between_words(
+    loaded: LoadedModel, source: str, target: str, *, direction: Direction, device: torch.device
+) -> AttentionMap:
     """The cross-attention between whitespace-separated words; the ends of both sentences are the last row and column.
 
     Weights are summed over the pieces of a source word, and averaged over the pieces of a target word.
     """
     source, target = " ".join(source.split()), " ".join(target.split())
-    by_piece = attention_between_pieces(loaded, source, target, part="cross", device=device)
+    by_piece = attention_between_pieces(loaded, source, target, direction=direction, part="cross", device=device)
     target_words, source_words = _word_numbers(by_piece.rows), _word_numbers(by_piece.columns)
     target_membership, source_membership = _word_membership(target_words), _word_membership(source_words)
     target_means = target_membership / target_membership.sum(dim=1, keepdim=True)

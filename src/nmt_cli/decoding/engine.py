@@ -14,8 +14,9 @@ from pydantic import ValidationError
 from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
 from nmt_cli.devices import choose_device, choose_precision, parse_precision
 from nmt_cli.errors import DeviceError, UsageError, nearest_word
+from nmt_cli.recipe.directions import Directions
 from nmt_cli.recipe.mistakes import describe, error_to_show, suggestion
-from nmt_cli.recipe.schema import DecodingConfig, LanguagePair, TrainedLines
+from nmt_cli.recipe.schema import DecodingConfig, TrainedLines
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
 _CHOICES = {"engine": ("torch", "ctranslate2", "auto"), "precision": ("auto", "fp32", "bf16", "int8")}
@@ -30,7 +31,7 @@ class Engine(Protocol):
     precision: str
     # cpu, cuda:0 and so on.
     device: str
-    languages: LanguagePair
+    directions: Directions
     source: Tokenizer
     target: Tokenizer
     # The model's own decoding section.

@@ -29,7 +29,7 @@ class SentenceTranslator:
         """The translations of each sentence, best first, in its casing."""
         translations = self._translate(sentences, config=config, nbest=nbest, details=details)
         return [
-            [_in_casing(sentence, translation, self._engine.languages.target) for translation in ranked]
+            [_in_casing(sentence, translation) for translation in ranked]
             for sentence, ranked in zip(sentences, translations, strict=True)
         ]
 
@@ -136,11 +136,13 @@ def _put_back(without: WithoutKept, translation: Translation) -> Translation:
     return replace(translation, text=text, links=tuple(links), alignment=alignment, word_log_probs=scores)
 
 
-def _in_casing(sentence: LineSentence, translation: Translation, language: str) -> Translation:
+def _in_casing(sentence: LineSentence, translation: Translation) -> Translation:
     """The translation in the casing of its source, apart from the copies of kept text."""
     if sentence.casing is None:
         return translation
     kept = {span: sentence.text[slice(*span)] for span in sentence.kept}
     targets = {link[2:] for link in translation.links if kept.get(link[:2]) == translation.text[slice(*link[2:])]}
-    text, links = written_in(sentence.casing, translation.text, translation.links, sorted(targets), language)
+    text, links = written_in(
+        sentence.casing, translation.text, translation.links, sorted(targets), sentence.languages.target
+    )
     return replace(translation, text=text, links=tuple(links))

@@ -43,7 +43,7 @@ class TorchEngine:
         self.precision: str = precision
         self.device = str(device)
         self.source, self.target = loaded[0].source, loaded[0].target
-        self.languages = loaded[0].config.languages
+        self.directions = loaded[0].config.languages
         self.decoding = loaded[0].config.recipe.decoding
         self._models = [loaded_model.model for loaded_model in loaded]
         self.max_positions = min(model.config.max_positions for model in self._models)
@@ -94,16 +94,16 @@ class TorchEngine:
     ) -> list[list[Hypothesis]]:
         """The hypotheses of each source with their alignments."""
         pairs = [
-            (source.ids, hypothesis.ids)
+            (source, hypothesis.ids)
             for source, ranked in zip(sources, nbest_lists, strict=True)
             for hypothesis in ranked
         ]
 
-        def align_batch(batch: list[tuple[Sequence[int], list[int]]]) -> list[list[tuple[int, int]]]:
+        def align_batch(batch: list[tuple[SourceSentence, list[int]]]) -> list[list[tuple[int, int]]]:
             batch_sources, batch_targets = zip(*batch, strict=True)
             return align(self._models, batch_sources, batch_targets, device=self._device)
 
-        lengths = [len(source) + len(target) if source else 0 for source, target in pairs]
+        lengths = [len(source.ids) + len(target) if source.ids else 0 for source, target in pairs]
         no_alignment: list[tuple[int, int]] = []
         alignments = iter(self._batches.map(align_batch, pairs, lengths, config=config, empty=no_alignment))
         return [[replace(hypothesis, alignment=next(alignments)) for hypothesis in ranked] for ranked in nbest_lists]
@@ -111,11 +111,11 @@ class TorchEngine:
 
 def _check_compatible(other: LoadedModel, first: LoadedModel, *, path: Path, first_path: Path) -> None:
     """Raise ModelError unless both models have the same languages and the same vocabularies."""
-    languages, first_languages = other.config.languages, first.config.languages
-    pair, first_pair = (f"{pair.source}-{pair.target}" for pair in (languages, first_languages))
-    if pair != first_pair:
+    directions, first_directions = other.config.languages, first.config.languages
+    if str(directions) != str(first_directions):
         raise ModelError(
-            f"{path} translates {pair}, {first_path} {first_pair}: models that translate together need one pair",
+            f"{path} translates {directions}, {first_path} {first_directions}: models that translate together need the "
+            "same languages",
             where=str(path),
             hint="give models of the same languages, or translate with one of them",
         )

@@ -55,6 +55,7 @@ class LineSentence:
 
     text: str
     source: SourceSentence
+    languages: LanguagePair
     casing: Casing | None = None
     kept: Sequence[Range] = ()
     terms: TermList | None = None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
@@ -10,7 +12,7 @@ from typing import Any, Unpack
 import torch
 
 from nmt_cli.decoding.engine import Engine, check_num_candidates, with_overrides
-from nmt_cli.decoding.search.hypotheses import Details, SourceSentence
+from nmt_cli.decoding.search.hypotheses import Details, SourceSentence, SymbolIds
 from nmt_cli.decoding.sentences import SentenceTranslator
 from nmt_cli.decoding.terms import TermList
 from nmt_cli.decoding.translation import (
@@ -26,12 +28,17 @@ from nmt_cli.documents.kept_text import find_kept, without_overlaps, without_ran
 from nmt_cli.documents.marked_text import MarkedText, beginning_of
 from nmt_cli.documents.markup import MARKUP, MarkupDocument, parse_markup
 from nmt_cli.errors import DataError, UsageError
-from nmt_cli.recipe.schema import DecodingConfig, DecodingOverrides, LanguagePair
+from nmt_cli.recipe.directions import Direction, Directions
+from nmt_cli.recipe.schema import DecodingConfig, DecodingOverrides
 from nmt_cli.text_encoding import check_characters
 from nmt_cli.tokenization.casing import CasedText, as_sentence
 from nmt_cli.tokenization.pieces import Range
 from nmt_cli.tokenization.sentence_splitting import LineSplitter
 from nmt_cli.tokenization.split_text import SplitText, has_letters
+
+logger = logging.getLogger(__name__)
+
+_TYPED_SYMBOL = re.compile(r"\s*(>>\S+?<<)\s*")
 
 
 class LineTranslator:
@@ -41,7 +48,7 @@ class LineTranslator:
         self._engine = engine
         self._process_id = os.getpid()
         self._sentences = SentenceTranslator(engine)
-        self._splitter = LineSplitter(engine.source, language=engine.languages.source, trained=engine.trained_lines)
+        self._splitter = LineSplitter(engine.source, trained=engine.trained_lines)
 
     @property
     def engine(self) -> str:
@@ -59,13 +66,12 @@ class LineTranslator:
         return self._engine.device
 
     @property
-    def languages(self) -> LanguagePair:
-        """The codes of the source and the target language."""
-        return self._engine.languages
+    def directions(self) -> Directions:
+        """The languages of the model, and which it translates into which."""
+        return self._engine.directions
 
     def __repr__(self) -> str:
-        pair = f"{self.languages.source}-{self.languages.target}"
-        return f"<{type(self).__name__} {pair}: {self.engine}, {self.precision}, {self.device}>"
+        return f"<{type(self).__name__} {self.directions}: {self.engine}, {self.precision}, {self.device}>"
 
     def settings(self, **overrides: Unpack[DecodingOverrides]) -> DecodingConfig:
         """The model's own decoding section with these changes; UsageError names a wrong one."""
@@ -75,6 +81,8 @@ class LineTranslator:
         self,
         lines: Iterable[str],
         *,
+        to: str | Sequence[str | None] | None = None,
+        from_: str | Sequence[str | None] | None = None,
         config: DecodingConfig | None = None,
         nbest: int = 1,
         prefixes: Iterable[str] | None = None,
@@ -90,6 +98,9 @@ class LineTranslator:
     ) -> list[Translation]:
         """The translation of each line, in order, by the model's own decoding section or by `config`.
 
+        `to` is the code of the language to translate into, for all lines or for each; a model of several needs it. Only
+        some of them need `from_`, the language of the lines, too.
+
         `overrides` replace single settings of it; None leaves a setting as it is. `prefixes` holds the beginning of
         each translation, or "". `mbr` (chrf or bleu) ranks a line's candidates, the beam or the samples, by their
         similarity to each other. A list of alternatives has each text once, unless they are samples.
@@ -104,15 +115,16 @@ class LineTranslator:
         or a list for each; `unmet_terms` names the terms that it lacks. With `markup` (html or xml) lines are documents
         or parts of documents: their tags stay, on the words that translate the words they stood on.
 
-        UsageError if the engine does not have a setting, its value is wrong, or this process was forked after the model
-        was opened. DataError if a text is not valid Unicode, a term is blank, there are too few or too many prefixes,
-        or one is too long.
+        UsageError if the engine does not have a setting, its value is wrong, the model lacks a language, or this
+        process was forked after the model was opened. DataError if a text is not valid Unicode, a term is blank, there
+        are too few or too many prefixes, or one is too long.
         """
         texts, prefix_texts = list(lines), None if prefixes is None else list(prefixes)
         is_text = isinstance(lines, str) or isinstance(prefixes, str)
         if is_text or not all(isinstance(text, str) for text in [*texts, *(prefix_texts or [])]):
             raise TypeError("translate takes lines, each of them a string: translate([text], prefixes=[beginning])")
         self._check_not_forked()
+        to_of_lines, from_of_lines = (_for_each(codes, texts) for codes in (to, from_))
         terms = TermList(terms) if isinstance(terms, Mapping) else terms
         terms = [terms] * len(texts) if isinstance(terms, TermList) else terms
         if markup is not None:
@@ -124,14 +136,27 @@ class LineTranslator:
             }
             _check_markup(markup, is_given)
             options = {"config": config, "nbest": nbest, "mbr": mbr, "first_line": first_line, **overrides}
-            return self._translate_markup([parse_markup(text, MARKUP[markup]) for text in texts], terms, **options)
+            of_documents = {"to": to_of_lines, "from_": from_of_lines, "terms": terms}
+            return self._translate_markup(
+                [parse_markup(text, MARKUP[markup]) for text in texts], of_documents, **options
+            )
         config = with_overrides(config or self._engine.decoding, overrides)
         check_num_candidates(nbest, config=config, vocab=self._engine.target.vocab_size, mbr=mbr)
         if terms is not None and config.samples:
             message = "samples are drawn piece by piece, so there are no terms in them"
             raise UsageError(message, setting="terms", hint="leave out `terms`, or take a beam: `samples: 0`")
+        if kept is None:
+            texts, to_of_lines = self._without_typed_symbols(texts, to_of_lines)
+        directions = self._directions_of(from_of_lines, to_of_lines)
         split_lines = self._split(
-            texts, prefix_texts, kept, terms, config=config, copy_symbols=copy_symbols, first_line=first_line
+            texts,
+            directions,
+            prefix_texts,
+            kept,
+            terms,
+            config=config,
+            copy_symbols=copy_symbols,
+            first_line=first_line,
         )
         details = Details(piece_log_probs=word_scores, alignment=alignments)
         # If equal texts are merged, all candidates are asked for, because some of the best may be equal.
@@ -154,18 +179,27 @@ class LineTranslator:
         ]
         if mbr is None:
             return translated
-        target, is_sampled = self.languages.target, config.samples > 0
         return [
-            best_by_utility(line, utility=mbr, target_language=target, is_sampled=is_sampled, nbest=nbest)
-            for line in translated
+            best_by_utility(
+                line,
+                utility=mbr,
+                target_language=split_line.languages.target,
+                is_sampled=config.samples > 0,
+                nbest=nbest,
+            )
+            for split_line, line in zip(split_lines, translated, strict=True)
         ]
 
     def _translate_markup(
-        self, documents: Sequence[MarkupDocument], terms: Sequence[TermList | None] | None, **options: Any
+        self, documents: Sequence[MarkupDocument], of_documents: Mapping[str, Sequence[Any] | None], **options: Any
     ) -> list[Translation]:
-        """The translation of each document: its blocks are translated, and its tags stay."""
-        if terms is not None:
-            options["terms"] = [of_line for of_line, one in zip(terms, documents, strict=True) for _ in one.blocks]
+        """The translation of each document: its blocks are translated, and its tags stay.
+
+        `of_documents` are options with a value for each document.
+        """
+        for name, values in of_documents.items():
+            if values is not None:
+                options[name] = [value for value, one in zip(values, documents, strict=True) for _ in one.blocks]
         marked = [block for one in documents for block in one.blocks]
         blocks = iter(self._translate_blocks(marked, **options))
         return [_joined(document, [next(blocks) for _ in document.blocks]) for document in documents]
@@ -193,6 +227,27 @@ class LineTranslator:
             for block, best in zip(blocks, translations, strict=True)
         ]
 
+    def _without_typed_symbols(
+        self, lines: Sequence[str], to: Sequence[str | None]
+    ) -> tuple[list[str], list[str | None]]:
+        """The lines without the target language that the users of OPUS-MT type before them, and their targets."""
+        code_of = {symbol: code for code, symbol in self.directions.target_symbols.items() if symbol.startswith(">>")}
+        typed = [_TYPED_SYMBOL.match(line) if code_of else None for line in lines]
+        known = [match if match and match[1] in code_of else None for match in typed]
+        texts = [line[match.end() :] if match else line for line, match in zip(lines, known, strict=True)]
+        return texts, [code_of[match[1]] if match else code for match, code in zip(known, to, strict=True)]
+
+    def _directions_of(self, from_: Sequence[str | None], to: Sequence[str | None]) -> list[Direction]:
+        """The direction of each line; UsageError as in `Directions.find`, with no line at all, too."""
+        found: dict[tuple[str | None, str | None], Direction] = {}
+        wanted = list(zip(from_, to, strict=True))
+        for source, target in wanted:
+            if (source, target) not in found:
+                direction = found[source, target] = self.directions.find(source, target)
+                if not self.directions.is_trained(direction.languages):
+                    logger.warning("%s was not trained: its quality is a matter of luck", direction.languages)
+        return [found[pair] for pair in wanted]
+
     def _check_not_forked(self) -> None:
         """Raise UsageError in a forked process that would wait forever: the engine's threads are not in it."""
         is_torch_on_cpu = self.engine == "torch" and self.device == "cpu"
@@ -206,6 +261,7 @@ class LineTranslator:
     def _split(
         self,
         lines: Sequence[str],
+        directions: Sequence[Direction],
         prefixes: Sequence[str] | None,
         kept: Sequence[Sequence[Range]] | None,
         terms: Sequence[TermList | None] | None,
@@ -222,24 +278,29 @@ class LineTranslator:
         kept_of_lines: Sequence[Sequence[Range]] = [()] * len(lines) if kept is None else kept
         terms_of_lines: Sequence[TermList | None] = [None] * len(lines) if terms is None else terms
         split_lines = []
-        for number, (line, ids, prefix, kept_in_line, of_line) in enumerate(
-            zip(lines, rows, prefix_ids, kept_of_lines, terms_of_lines, strict=True), first_line
+        for number, (line, direction, ids, prefix, kept_in_line, of_line) in enumerate(
+            zip(lines, directions, rows, prefix_ids, kept_of_lines, terms_of_lines, strict=True), first_line
         ):
+            languages = direction.languages
             if copy_symbols and not has_letters(line):
                 whole = in_one_line(line)
-                copy = LineSentence(whole, SourceSentence(ids), kept=without_overlaps(kept_in_line), is_copied=True)
-                split_lines.append(SplitLine(SplitText([whole], ["", ""]), [copy], self.languages))
+                kept_here = without_overlaps(kept_in_line)
+                copy = LineSentence(whole, SourceSentence(ids), languages, kept=kept_here, is_copied=True)
+                split_lines.append(SplitLine(SplitText([whole], ["", ""]), [copy], languages))
                 continue
             kept_here = without_overlaps(kept_in_line, find_kept(line) if copy_symbols else [])
             place = f"line {number}" if kept is None else f"the text {beginning_of(line)!r}"
             split_lines.append(
-                self._split_line(line, ids, prefix, kept_here, of_line, config=config, key=str(number), place=place)
+                self._split_line(
+                    line, direction, ids, prefix, kept_here, of_line, config=config, key=str(number), place=place
+                )
             )
         return split_lines
 
     def _split_line(
         self,
         line: str,
+        direction: Direction,
         ids: Sequence[int],
         prefix: Sequence[int],
         kept: Sequence[Range],
@@ -250,24 +311,27 @@ class LineTranslator:
         place: str,
     ) -> SplitLine:
         """The line itself, or its parts: the first sentence gets the prefix. Keys are 7, or 7.0, 7.1 and so on."""
-        positions = self._engine.max_positions
+        languages, engine = direction.languages, self._engine
+        symbols = SymbolIds.of(direction, source=engine.source, target=engine.target)
+        positions = engine.max_positions - max(map(len, symbols))
         # An output may be longer than its source. So positions are kept free for it, but at most half of them.
         longest = positions - max(1, min(config.max_extra_tokens, positions // 2))
         # Nobody knows where a prefix ends, so a line with a prefix stays whole.
         when = "never" if prefix else config.split_sentences
-        split = self._splitter.split(line, ids, when=when, place=place, model_limit=longest)
+        split = self._splitter.split(line, ids, languages.source, when=when, place=place, model_limit=longest)
         kept_parts = split.ranges_by_sentence(kept)
         cased = [
-            CasedText(part, None) if prefix else self._as_sentence(part, kept_part)
+            CasedText(part, None) if prefix else self._as_sentence(part, kept_part, languages.source)
             for part, kept_part in zip(split.sentences, kept_parts, strict=True)
         ]
         is_whole = len(cased) == 1
         as_typed = is_whole and cased[0].casing is None
-        part_rows = [ids] if as_typed else self._engine.source.encode_raw([part.text for part in cased])
+        part_rows = [ids] if as_typed else engine.source.encode_raw([part.text for part in cased])
         sentences = [
             LineSentence(
                 text,
-                SourceSentence(part_ids, () if index else prefix, key if is_whole else f"{key}.{index}"),
+                SourceSentence(part_ids, () if index else prefix, key if is_whole else f"{key}.{index}", symbols),
+                languages,
                 casing,
                 kept_part,
                 terms,
@@ -277,13 +341,11 @@ class LineTranslator:
                 zip(cased, kept_parts, part_rows, strict=True)
             )
         ]
-        return SplitLine(split, sentences, self.languages)
+        return SplitLine(split, sentences, languages)
 
-    def _as_sentence(self, text: str, kept: Sequence[Range]) -> CasedText:
+    def _as_sentence(self, text: str, kept: Sequence[Range], language: str) -> CasedText:
         engine = self._engine
-        return as_sentence(
-            text, kept, tokenizer=engine.source, language=self.languages.source, trained=engine.trained_lines
-        )
+        return as_sentence(text, kept, tokenizer=engine.source, language=language, trained=engine.trained_lines)
 
     def _encode_prefixes(self, prefixes: Sequence[str] | None, *, num_lines: int, first_line: int) -> list[list[int]]:
         """The pieces of the prefix of each line; DataError if a prefix is missing or too long."""
@@ -298,7 +360,7 @@ class LineTranslator:
         for number, prefix in enumerate(prefixes, first_line):
             check_characters(prefix, where=f"the prefix of line {number}")
         encoded = self._engine.target.encode_raw(prefixes)
-        longest = self._engine.max_positions - 1
+        longest = self._engine.max_positions - 1 - self.directions.num_target_symbols
         for number, ids in enumerate(encoded, first_line):
             if len(ids) > longest:
                 raise DataError(
@@ -308,6 +370,15 @@ class LineTranslator:
                     hint="shorten it",
                 )
         return encoded
+
+
+def _for_each(code: str | Sequence[str | None] | None, lines: Sequence[str]) -> list[str | None]:
+    """The code of a language for each line, from one for all or one for each; ValueError for another number."""
+    if code is None or isinstance(code, str):
+        return [code] * len(lines)
+    if len(code) != len(lines):
+        raise ValueError(f"there are {len(lines)} lines, and {len(code)} languages")
+    return list(code)
 
 
 def _check_markup(markup: str, is_given: Mapping[str, bool]) -> None:

@@ -229,7 +229,7 @@ def _generation_config_json(decoding: DecodingConfig, config: ModelConfig) -> di
 
 
 def _tokenizer_config_json(loaded: LoadedModel) -> dict[str, Any]:
-    languages, config = loaded.config.languages, loaded.model.config
+    (languages,), config = loaded.config.languages.pairs, loaded.model.config
     return {
         "tokenizer_class": "MarianTokenizer",
         "source_lang": languages.source,

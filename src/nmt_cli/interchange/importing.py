@@ -31,6 +31,7 @@ from nmt_cli.interchange.marian_vocabulary import VocabularyRow, rewrite_with_ro
 from nmt_cli.interchange.marian_weights import model_from_marian
 from nmt_cli.interchange.other_programs import CTranslate2Program, TransformersProgram, ctranslate2_of_npz
 from nmt_cli.interchange.verification import Agreement, random_lines, verify
+from nmt_cli.recipe.directions import Directions
 from nmt_cli.recipe.schema import LanguagePair, Recipe
 from nmt_cli.recipe.section import as_name
 from nmt_cli.templates.render import render
@@ -78,7 +79,7 @@ def import_marian(
         target_spm = rewrite_with_rows(marian.target_spm, target, file=marian.directory / "target.spm")
         config = SavedModelConfig(
             nmt_version=__version__,
-            languages=languages,
+            languages=Directions(pairs=[languages]),
             vocabulary=Vocabulary(source=len(source), target=len(target), shared=source_spm == target_spm),
             updates=[],
             imported_from=imported_from,

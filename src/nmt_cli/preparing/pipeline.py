@@ -44,7 +44,7 @@ from nmt_cli.preparing.inputs import fetch_inputs, find_local_inputs, fingerprin
 from nmt_cli.preparing.report import REPORT, REPORT_PAGE, build_report, render_page
 from nmt_cli.preparing.vocabulary import find_vocabulary, sample_lines, tokenizer_counts
 from nmt_cli.preparing.work_folder import WorkFolder, finished_report, open_work_folder, work_path
-from nmt_cli.recipe.schema import LanguagePair
+from nmt_cli.recipe.directions import Directions
 from nmt_cli.tokenization.casing import share_of_casing
 from nmt_cli.tokenization.sentence_splitting import share_of_several_sentences
 from nmt_cli.tokenization.tokenizer import Tokenizer
@@ -192,7 +192,7 @@ def _write_manifest(
     manifest = Manifest(
         nmt_version=nmt_cli.__version__,
         name=corpus.name,
-        languages=LanguagePair(**corpus.languages.model_dump()),
+        languages=Directions.single(*corpus.languages.codes),
         shared_vocabulary=source.fingerprint == target.fingerprint,
         tokenizers=Tokenizers(source=source, target=target),
         dtype=token_dtype(max(source.vocab_size, target.vocab_size)),

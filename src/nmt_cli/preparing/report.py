@@ -18,6 +18,7 @@ from nmt_cli.preparing.cleaning.rules import REASONS
 from nmt_cli.preparing.corpus import DEFAULT_VOCAB_SIZE, Corpus
 from nmt_cli.preparing.encoding import TokenStatistics
 from nmt_cli.preparing.sources.base import SPLIT_NAMES, Split
+from nmt_cli.recipe.directions import Directions
 from nmt_cli.recipe.few_pairs import few_pairs_warning
 from nmt_cli.recipe.section import Section
 from nmt_cli.templates.charts import axis_ticks, short_number
@@ -161,8 +162,8 @@ def few_pairs_finding(report: Mapping[str, Any], *, prepare: str | None = None) 
     """The warning of too few pairs for random weights; None if the vocabulary is taken, for fine-tuning for example."""
     if report["settings"]["tokenizer"]["taken_from"]["value"] is not None:
         return None
-    num_pairs, languages = report["pairs"]["train"], report["languages"]
-    return few_pairs_warning(report["name"], num_pairs=num_pairs, languages=languages, prepare=prepare)
+    num_pairs, directions = report["pairs"]["train"], Directions.model_validate(report["languages"])
+    return few_pairs_warning(report["name"], num_pairs=num_pairs, pair=directions.pairs[0], prepare=prepare)
 
 
 def percent_text(part: float, whole: float) -> str:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 
 from nmt_cli.languages import short_code
 from nmt_cli.recipe.loading import packaged_names
+from nmt_cli.recipe.schema import LanguagePair
 
 _FEWEST_PAIRS = 50_000
 
 
 def few_pairs_warning(
-    corpus: str, *, num_pairs: int, languages: Mapping[str, str], prepare: str | None = None
+    corpus: str, *, num_pairs: int, pair: LanguagePair, prepare: str | None = None
 ) -> tuple[str, str] | None:
     """The warning of a training from random weights on too few pairs, and a command to fine-tune; None if they suffice.
 
@@ -21,7 +21,7 @@ def few_pairs_warning(
     """
     if num_pairs >= _FEWEST_PAIRS or corpus in packaged_names(kind="corpus"):
         return None
-    model = f"Helsinki-NLP/opus-mt-{short_code(languages['source'])}-{short_code(languages['target'])}"
+    model = f"Helsinki-NLP/opus-mt-{short_code(pair.source)}-{short_code(pair.target)}"
     problem = (
         f"{num_pairs:,} training pairs are too few to learn a language from random weights: with fewer than some "
         f"{_FEWEST_PAIRS:,}, BLEU is mostly below 10. Fine-tune a public model, if https://huggingface.co/Helsinki-NLP "

@@ -35,6 +35,9 @@ class LanguagePair(Section):
     source: Name
     target: Name
 
+    def __str__(self) -> str:
+        return f"{self.source}-{self.target}"
+
 
 class TrainedLines(Section):
     """The source lines of a training: how often they hold several sentences, how long they are, and their casing."""

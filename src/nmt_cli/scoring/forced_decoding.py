@@ -15,11 +15,12 @@ import torch
 from nmt_cli.artifacts import model_directory
 from nmt_cli.decoding.attention_maps import align
 from nmt_cli.decoding.batching import plan_batches
-from nmt_cli.decoding.search.hypotheses import not_finite_error
+from nmt_cli.decoding.search.hypotheses import SourceSentence, SymbolIds, not_finite_error
 from nmt_cli.devices import choose_device, choose_precision, multiply_float32_fast, parse_precision
 from nmt_cli.errors import DeviceError
 from nmt_cli.memory import is_out_of_memory
 from nmt_cli.model.teacher_forcing import forced_log_probs
+from nmt_cli.recipe.directions import Direction
 from nmt_cli.tokenization.pieces import piece_links, word_alignment
 from nmt_cli.tokenization.tokenizer import BOS, EOS
 
@@ -86,8 +87,16 @@ def perplexity(nll: float) -> float:
 class ForcedDecoder:
     """Scores pairs of raw lines with the model of a directory, with decode's devices and precisions."""
 
-    def __init__(self, directory: Path, *, device: str, precision: str, max_tokens: int | None) -> None:
-        """Load the model.
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        direction: Direction,
+        device: str,
+        precision: str,
+        max_tokens: int | None,
+    ) -> None:
+        """Load the model, which has this direction.
 
         `max_tokens` bounds the source and target pieces computed at once; None takes the model's own bound for
         decoding. ModelError if the directory is no model, DeviceError if the device does not exist.
@@ -99,6 +108,8 @@ class ForcedDecoder:
             multiply_float32_fast(self._device)
         dtype = torch.bfloat16 if is_bf16 else torch.float32
         self._loaded = model_directory.load_model(directory, device=self._device, dtype=dtype)
+        loaded = self._loaded
+        self._symbols = SymbolIds.of(direction, source=loaded.source, target=loaded.target)
         self._max_tokens = max_tokens or self._loaded.config.recipe.decoding.batch_tokens
 
     def scores(self, sources: Sequence[str], targets: Sequence[str]) -> Iterator[ForcedScore]:
@@ -166,11 +177,19 @@ class ForcedDecoder:
         ]
 
     def _align(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[list[tuple[int, int]]]:
-        rows, ids = ([row[:-1] for row in side] for side in (sources, targets))
-        return align([self._loaded.model], rows, ids, device=self._device)
+        sentences = [SourceSentence(row[:-1], symbols=self._symbols) for row in sources]
+        return align([self._loaded.model], sentences, [row[:-1] for row in targets], device=self._device)
 
     def _log_probs(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[list[float]]:
-        log_probs = forced_log_probs(self._loaded.model, sources, targets, bos=BOS, device=self._device)
+        before_source, before_target = self._symbols
+        log_probs = forced_log_probs(
+            self._loaded.model,
+            [[*before_source, *row] for row in sources],
+            [[*before_target, *row] for row in targets],
+            bos=BOS,
+            device=self._device,
+        )
+        log_probs = [row[len(before_target) :] for row in log_probs]
         if any(map(math.isnan, itertools.chain(*log_probs))):
             raise not_finite_error()
         return log_probs
@@ -186,7 +205,7 @@ class ForcedDecoder:
         self, pairs: Sequence[_Pair], compute: Callable[[Sequence[list[int]], Sequence[list[int]]], list[list[T]]]
     ) -> list[list[T] | None]:
         """What `compute` gives for each token of each target; None for a pair that is too long for the model."""
-        longest = self._loaded.model.config.max_positions
+        longest = self._loaded.model.config.max_positions - max(map(len, self._symbols))
         results: list[list[T] | None] = [[] if max(map(len, pair)) <= longest else None for pair in pairs]
         # No batch has pairs of length 0. `plan_batches` adds an EOS to each length: the target's.
         lengths = [

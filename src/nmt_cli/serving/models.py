@@ -113,7 +113,7 @@ class ServedModel:
     def as_sentence(self, text: str, kept: Sequence[Range]) -> str:
         """The text as the worker writes it for the search, with the same number of characters."""
         ranges = without_overlaps(kept, find_kept(text))
-        language, trained = self.config.languages.source, self.config.trained_lines
+        language, trained = self.config.languages.pairs[0].source, self.config.trained_lines
         return as_sentence(text, ranges, tokenizer=self._tokenizer, language=language, trained=trained).text
 
     def split(self, block: MarkedText, *, when: SplitSentences) -> tuple[SplitText, list[int]]:
@@ -155,7 +155,8 @@ class _ModelFiles:
 
     @property
     def pair(self) -> tuple[str, str]:
-        return standard_code(self.config.languages.source), standard_code(self.config.languages.target)
+        (pair,) = self.config.languages.pairs
+        return standard_code(pair.source), standard_code(pair.target)
 
 
 def _read_model(path: Path) -> _ModelFiles:

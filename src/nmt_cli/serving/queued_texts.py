@@ -69,12 +69,12 @@ class QueuedText:
     def translated(self, text: RequestText, *, alignments: bool) -> TranslatedText:
         """The translation of the text that has these blocks, once the sentences are done."""
         return join_sentences(
-            text, self.blocks, self._answers, self.route.model.config.languages, alignments=alignments
+            text, self.blocks, self._answers, self.route.model.config.languages.pairs[0], alignments=alignments
         )
 
     def best_blocks(self) -> list[MarkedText]:
         """The translations of the blocks, once the sentences are done."""
-        languages = self.route.model.config.languages
+        languages = self.route.model.config.languages.pairs[0]
         return [block.translated(answers, languages) for block, answers in zip(self.blocks, self._answers, strict=True)]
 
     @property

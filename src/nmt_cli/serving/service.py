@@ -198,7 +198,8 @@ class Service:
         is_given = is_source_given(source)
         route = self.models.route(source if is_given else self.models.sources_of(target)[0], target, text="")
         try:
-            document = read_document(content, name, languages=route.model.config.languages, limits=_DOCUMENT_LIMITS)
+            languages = route.model.config.languages.pairs[0]
+            document = read_document(content, name, languages=languages, limits=_DOCUMENT_LIMITS)
         except DataError as error:
             if error.where != "--column":
                 raise
@@ -208,7 +209,8 @@ class Service:
             return document, route
         first, route = route, self.models.route(None, target, text="\n".join(block.text for block in document.blocks))
         if route.model is not first.model:  # some formats hold several languages
-            document = read_document(content, name, languages=route.model.config.languages, limits=_DOCUMENT_LIMITS)
+            languages = route.model.config.languages.pairs[0]
+            document = read_document(content, name, languages=languages, limits=_DOCUMENT_LIMITS)
         return document, route
 
     async def _translate_in_portions(

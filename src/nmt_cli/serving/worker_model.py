@@ -185,7 +185,13 @@ class WorkerModel:
         loaded, device = self._as_torch_model()
         self._check_fits_model("text", source, loaded.source)
         self._check_fits_model("translation", target, loaded.target)
-        return {"map": json.dumps(attention_between_words(loaded, source, target, device=device).as_json())}
+        return {
+            "map": json.dumps(
+                attention_between_words(
+                    loaded, source, target, direction=loaded.config.languages.find(None, None), device=device
+                ).as_json()
+            )
+        }
 
     def _find_next_words(self, source: str, task: NextWordsTask) -> dict[str, Any]:
         """The likely next words after the prefix, each with the best translation that has it."""

@@ -85,12 +85,14 @@ _FIRST_GUESS = 64  # characters of a part that fits
 class LineSplitter:
     """Splits lines into parts, and logs which lines have several parts."""
 
-    def __init__(self, tokenizer: Tokenizer, *, language: str, trained: TrainedLines | None) -> None:
-        self._tokenizer, self._language, self._trained = tokenizer, language, trained
+    def __init__(self, tokenizer: Tokenizer, *, trained: TrainedLines | None) -> None:
+        self._tokenizer, self._trained = tokenizer, trained
         self._has_logged_split = False
 
-    def split(self, line: str, ids: Sequence[int], *, when: SplitSentences, place: str, model_limit: int) -> SplitText:
-        """The parts of a line, in order; a blank line has none. `ids` has its pieces.
+    def split(
+        self, line: str, ids: Sequence[int], language: str, *, when: SplitSentences, place: str, model_limit: int
+    ) -> SplitText:
+        """The parts of a line in a language, in order; a blank line has none. `ids` has its pieces.
 
         The line is split after each sentence, as `when` says, and if the model cannot take it. A sentence of more than
         `model_limit` pieces is cut into parts as long as sentences in training. Messages call the line `place`.
@@ -106,7 +108,7 @@ class LineSplitter:
 
         fits_model = fits(model_limit) if is_too_long else lambda part: True
         split = SplitText.of(
-            split_line(line, self._language, by_sentence=True, fits_model=fits_model, fits_part=fits(part_limit))
+            split_line(line, language, by_sentence=True, fits_model=fits_model, fits_part=fits(part_limit))
         )
         if is_too_long and len(split.sentences) > 1:
             message = (

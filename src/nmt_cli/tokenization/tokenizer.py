@@ -65,6 +65,14 @@ class Tokenizer:
         """The ids of the byte pieces, in which characters outside the vocabulary are spelt; none in some models."""
         return [piece_id for piece_id in range(self.vocab_size) if self._processor.is_byte(piece_id)]
 
+    def symbol_ids(self, symbols: Sequence[str]) -> tuple[int, ...]:
+        """The ids of symbols, which are pieces that no text has; DataError if one is not in the vocabulary."""
+        ids = tuple(int(self._processor.piece_to_id(symbol)) for symbol in symbols)
+        for symbol, symbol_id in zip(symbols, ids, strict=True):
+            if symbol_id == UNK:
+                raise DataError(f"the vocabulary has no piece {symbol}", hint="take the vocabulary of a model with it")
+        return ids
+
     def as_in_training(self, line: str) -> str:
         """The line as `nmt prepare` encodes a source: with single spaces, without odd characters that are in no piece.
 

@@ -98,7 +98,7 @@ class Validator:
     def __init__(self, recipe: Recipe, data: PreparedData, updater: Updater, order: DataOrder, *, ranks: Ranks) -> None:
         self._recipe, self._updater, self._order, self._ranks = recipe, updater, order, ranks
         device = self._device = ranks.device
-        self._target_language = data.manifest.languages.target
+        self._target_language = data.manifest.languages.pairs[0].target
         self._translating_model = _translating_model(recipe, data, updater, device=device)
         self._searcher = searcher_for([self._translating_model], device=device)
         self._pairs = data.split("valid")

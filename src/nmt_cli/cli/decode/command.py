@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmt_cli.cli.arguments import DebugOption, QuietOption, find_models, model_option
+from nmt_cli.cli.arguments import DebugOption, FromOption, QuietOption, ToOption, find_models, model_option
 from nmt_cli.cli.decode.document_file import DocumentFile, check_document, choose_source
 from nmt_cli.cli.decode.input import STANDARD, OnInvalidBytes
 from nmt_cli.cli.decode.output import FormatName, OutputFormat, check_output, file_identity, is_stream, open_output
@@ -60,6 +60,8 @@ def decode(
             "--column", metavar="NAME", help="Column of a CSV or TSV document to translate: its name or number."
         ),
     ] = None,
+    to: ToOption = None,
+    from_: FromOption = None,
     prefix: Annotated[
         Path | None,
         typer.Option("--prefix", metavar="FILE", help="Beginnings of translations, one per line, which may be blank."),
@@ -269,12 +271,13 @@ def decode(
             opened = open_lines(source, prefix_file=prefix, is_streamed=stream, errors=errors, formatting=formatting)
             lines = stack.enter_context(opened)
         models = find_models(model)  # raises the error of a wrong name before torch is imported
-        to_translate = lines or DocumentFile.read(source, model=models[0], column=column)
+        to_translate = lines or DocumentFile.read(source, model=models[0], from_=from_, to=to, column=column)
         from nmt_cli.decoding import parallel
         from nmt_cli.decoding.terms import TermList
 
         options: dict[str, Any] = {"nbest": nbest, "mbr": mbr, "word_scores": word_scores, "alignments": alignments}
         options |= {"copy_symbols": copy_symbols, "markup": markup, **to_translate.options}
+        options |= {name: code for name, code in (("to", to), ("from_", from_)) if code is not None}
         options |= {"terms": TermList.read(terms)} if terms is not None else {}
         job = parallel.TranslationJob(models, engine, precision, device, threads, overrides=overrides, options=options)
         jobs = parallel.jobs_for_workers(job, workers=workers, is_bulk=is_bulk)

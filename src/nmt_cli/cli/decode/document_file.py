@@ -71,13 +71,14 @@ class DocumentFile:
     blocks: Sequence[MarkedText]
 
     @classmethod
-    def read(cls, source: Path, *, model: Path, column: str | None) -> DocumentFile:
-        """The document in a file, to be translated by a model."""
+    def read(cls, source: Path, *, model: Path, from_: str | None, to: str | None, column: str | None) -> DocumentFile:
+        """The document in a file, to be translated by a model from one language to another."""
         from nmt_cli.artifacts.model_directory import load_saved_config
         from nmt_cli.documents.formats import COMMAND_LINE_LIMITS, read_document
         from nmt_cli.files import reading_errors
 
-        languages, limits = load_saved_config(model).languages, COMMAND_LINE_LIMITS
+        languages = load_saved_config(model).languages.find(from_, to).languages
+        limits = COMMAND_LINE_LIMITS
         with reading_errors(source), source.open("rb") as stream:
             content = stream.read(limits.max_bytes + 1)
         document = read_document(content, source.name, languages=languages, limits=limits, column=column)

@@ -60,7 +60,7 @@ def score(
     languages: Annotated[
         str | None,
         typer.Option(
-            "--languages", "-l", metavar="en-de", help="Language pair, for -t and the tokens of bleu and ter."
+            "--languages", "-l", metavar="en-de", help="Language pair, for -t, the tokens of bleu and ter, and --model."
         ),
     ] = None,
     metrics: Annotated[

@@ -15,6 +15,7 @@ from nmt_cli.cli.printing import print_json
 from nmt_cli.cli.score.options import Texts
 from nmt_cli.devices import DECODING_SPINS, bound_spinning
 from nmt_cli.errors import UsageError
+from nmt_cli.languages import parse_languages
 
 if TYPE_CHECKING:
     from nmt_cli.scoring.forced_decoding import ForcedDecoder, ForcedScore, PerplexitySums
@@ -85,10 +86,24 @@ def _load(texts: Texts, options: ForcedOptions) -> _Loaded:
         message = f"--model takes one REF, not {len(texts.references)}"
         raise UsageError(message, where="REF", hint="run it once for each of them")
     bound_spinning(DECODING_SPINS)
+    from nmt_cli.artifacts.model_directory import load_saved_config
     from nmt_cli.scoring.forced_decoding import ForcedDecoder
 
     (model,) = find_models([options.model])
-    decoder = ForcedDecoder(model, device=options.device, precision=options.precision, max_tokens=options.batch_tokens)
+    directions = load_saved_config(model).languages
+    from_, to = (None, None) if texts.languages is None else parse_languages(texts.languages)
+    try:
+        direction = directions.find(from_, to)
+    except UsageError as error:
+        hint = f"give one of its directions: -l {directions.offered[0]}"
+        raise UsageError(error.message, where="-l", hint=hint) from None
+    decoder = ForcedDecoder(
+        model,
+        direction=direction,
+        device=options.device,
+        precision=options.precision,
+        max_tokens=options.batch_tokens,
+    )
     return _Loaded(model, decoder, texts.source.lines, texts.references[0].lines)
 
 

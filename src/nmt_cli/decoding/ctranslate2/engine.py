@@ -23,6 +23,7 @@ from nmt_cli.decoding.search.hypotheses import (
     Details,
     Hypothesis,
     SourceSentence,
+    SymbolIds,
     length_penalty,
     max_output_tokens,
     not_finite_error,
@@ -68,7 +69,7 @@ class CTranslate2Engine:
         check_is_model(path)
         verify_files(path, error=ModelError, hint=DAMAGED_HINT, names_to_hash=(CONFIG, "source.spm", "target.spm"))
         config = load_saved_config(path)
-        self.languages = config.languages
+        self.directions = config.languages
         self.decoding = config.recipe.decoding
         self.source = load_tokenizer(path / "source.spm", num_pieces=config.vocabulary.source)
         self.target = load_tokenizer(path / "target.spm", num_pieces=config.vocabulary.target)
@@ -96,8 +97,9 @@ class CTranslate2Engine:
             raise error
         sentences = [
             _Sentence(
-                self.source.pieces(source.ids),
-                self.target.pieces(source.prefix),
+                self.source.pieces([*source.symbols.source, *source.ids] if source.ids else []),
+                self.target.pieces([*source.symbols.target, *source.prefix]),
+                source.symbols,
                 max_output_tokens(source, config=config, max_positions=self.max_positions),
             )
             for source in sources
@@ -108,7 +110,7 @@ class CTranslate2Engine:
         self._search_groups(_group_by_limit(special), config=config, suppressed=NEVER_GENERATED)
         # CTranslate2 renormalises the probabilities if pieces are suppressed or forced.
         is_watched = config.no_repeat_ngram or config.stop_loops
-        is_inexact = config.min_tokens or is_watched or any(sentence.prefix for sentence in sentences)
+        is_inexact = config.min_tokens or is_watched or any(sentence.forced for sentence in sentences)
         self._score_again(searched if is_inexact else special, config=config)
         for sentence in searched:
             sentence.hypotheses = sentence.hypotheses[:nbest]
@@ -138,13 +140,14 @@ class CTranslate2Engine:
         pending = [self._submit(batch, config=config, suppressed=suppressed) for batch in batches]
         for batch, futures in zip(batches, pending, strict=True):
             for sentence, future in zip(batch, futures, strict=True):
-                sentence.hypotheses = self._rank(future.result(), limit=sentence.limit, config=config)
+                sentence.hypotheses = self._rank(future.result(), sentence, config=config)
 
     def _submit(self, batch: Sequence[_Sentence], *, config: DecodingConfig, suppressed: Sequence[int]) -> list[Any]:
         """Put a batch into CTranslate2's queue, and note its limit; returns a future result for each sentence."""
         longest = max(sentence.limit for sentence in batch)
         for sentence in batch:
             sentence.batch_limit = longest
+        num_symbols = len(batch[0].symbols.target)
         ngrams = (config.no_repeat_ngram, NGRAM_WITHOUT_LOOPS if config.stop_loops else 0)
         options: dict[str, Any] = {
             "beam_size": config.beam,
@@ -154,13 +157,13 @@ class CTranslate2Engine:
             "length_penalty": length_exponent(config),
             "return_scores": True,
             "no_repeat_ngram_size": min(filter(None, ngrams), default=0),
-            "min_decoding_length": min(config.min_tokens, longest),
-            "max_decoding_length": longest,
+            "min_decoding_length": min(config.min_tokens, longest) + num_symbols,
+            "max_decoding_length": longest + num_symbols,
             "max_input_length": 0,
             "max_batch_size": len(batch),
             "asynchronous": True,
         }
-        prefixes = [sentence.prefix for sentence in batch]
+        prefixes = [sentence.forced for sentence in batch]
         if any(prefixes):
             options["target_prefix"] = prefixes
         if suppressed:
@@ -168,21 +171,21 @@ class CTranslate2Engine:
         futures: list[Any] = self._translator.translate_batch([sentence.pieces for sentence in batch], **options)
         return futures
 
-    def _rank(self, result: Any, *, limit: int, config: DecodingConfig) -> list[Hypothesis]:
+    def _rank(self, result: Any, sentence: _Sentence, *, config: DecodingConfig) -> list[Hypothesis]:
         """CTranslate2's hypotheses with scores by our penalty, best first; ModelError if a score is NaN."""
         if any(map(math.isnan, result.scores)):
             raise not_finite_error()
         hypotheses = []
         for pieces, score in zip(result.hypotheses, result.scores, strict=True):
-            length = min(len(pieces) + 1, limit)
+            ids = [self._ids[piece] for piece in pieces[len(sentence.symbols.target) :]]
+            length = min(len(ids) + 1, sentence.limit)
             log_prob = float(score) * length ** length_exponent(config)
-            ids = [self._ids[piece] for piece in pieces]
             hypotheses.append(Hypothesis(ids, log_prob, log_prob / length_penalty(length, config=config)))
         return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
 
     def _batches(self, sentences: Sequence[_Sentence], *, config: DecodingConfig) -> list[list[_Sentence]]:
         """Batches of sentences of similar length."""
-        lengths = [len(sentence.pieces) + len(sentence.prefix) for sentence in sentences]
+        lengths = [len(sentence.pieces) + len(sentence.forced) for sentence in sentences]
         batches = self._plan(lengths, [[len(sentence.pieces)] for sentence in sentences], config=config)
         return [[sentences[index] for index in batch] for batch in batches]
 
@@ -232,13 +235,17 @@ class CTranslate2Engine:
 
     def _score_again(self, sentences: Sequence[_Sentence], *, config: DecodingConfig) -> None:
         """Replace log-probabilities by results of forced decoding, piece by piece, and rank the hypotheses again."""
-        pairs = [(sentence.pieces, hypothesis.ids) for sentence in sentences for hypothesis in sentence.hypotheses]
+        pairs = [
+            (sentence.pieces, [*sentence.symbols.target, *hypothesis.ids])
+            for sentence in sentences
+            for hypothesis in sentence.hypotheses
+        ]
         results = self._run_on_pairs(self._translator.score_batch, pairs, config=config)
         for sentence in sentences:
             rescored = []
             for hypothesis in sentence.hypotheses:
                 length = min(len(hypothesis.ids) + 1, sentence.limit)
-                log_probs = list(map(float, next(results).log_probs))[:length]
+                log_probs = list(map(float, next(results).log_probs))[len(sentence.symbols.target) :][:length]
                 score = sum(log_probs) / length_penalty(length, config=config)
                 rescored.append(Hypothesis(hypothesis.ids, sum(log_probs), score, log_probs))
             sentence.hypotheses = sorted(rescored, key=lambda hypothesis: -hypothesis.score)
@@ -252,7 +259,7 @@ class CTranslate2Engine:
         the batch for the first piece.
         """
         pairs = [
-            (self.source.pieces(source.ids), hypothesis.ids)
+            (self.source.pieces([*source.symbols.source, *source.ids]), [*source.symbols.target, *hypothesis.ids])
             for source, ranked in zip(sources, nbest_lists, strict=True)
             for hypothesis in ranked
             if hypothesis.ids
@@ -267,22 +274,31 @@ class CTranslate2Engine:
         )
         results = self._run_on_pairs(method, pairs, config=config)
 
-        def aligned(hypothesis: Hypothesis) -> Hypothesis:
+        def aligned(source: SourceSentence, hypothesis: Hypothesis) -> Hypothesis:
             if not hypothesis.ids:
                 return hypothesis
             # A guided head aligns a piece where it is read.
-            weights = torch.tensor(next(results).attention[0])[int(self._is_guided) :][: len(hypothesis.ids)]
+            first_row = len(source.symbols.target) + int(self._is_guided)
+            weights = torch.tensor(next(results).attention[0])[first_row:][: len(hypothesis.ids)]
+            weights = weights[:, len(source.symbols.source) :]
             return replace(hypothesis, alignment=aligned_pieces(weights, is_guided=self._is_guided))
 
-        return [list(map(aligned, ranked)) for ranked in nbest_lists]
+        return [
+            [aligned(source, hypothesis) for hypothesis in ranked]
+            for source, ranked in zip(sources, nbest_lists, strict=True)
+        ]
 
 
 @dataclass(slots=True)
 class _Sentence:
-    """A source and its prefix in pieces, the limit of tokens of its translation, and its best hypotheses."""
+    """A source in pieces with its symbols, the limit of tokens of its translation, and its best hypotheses.
+
+    `forced` are the pieces that its translation begins with, with the symbols of the target.
+    """
 
     pieces: list[str]
-    prefix: list[str]
+    forced: list[str]
+    symbols: SymbolIds
     limit: int
     # The limit of the batch in which it was searched.
     batch_limit: int = 0

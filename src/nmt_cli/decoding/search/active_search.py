@@ -20,7 +20,6 @@ from nmt_cli.decoding.search.hypotheses import (
     length_penalty,
 )
 from nmt_cli.recipe.schema import DecodingConfig
-from nmt_cli.tokenization.tokenizer import BOS
 
 STEPS_BETWEEN_CHECKS = {"cuda": 4}
 """Steps between checks for finished sentences: a check waits for a GPU, and costs nothing on a CPU."""
@@ -47,7 +46,7 @@ class ActiveSearch(ABC):
         config: DecodingConfig,
         device: torch.device,
     ) -> None:
-        """`limits` has the maximum number of tokens of each sentence, which begins with `width` hypotheses of BOS."""
+        """`limits` has the maximum number of tokens of each sentence, which begins with `width` empty hypotheses."""
         self._ensemble = ensemble
         self._config = config
         self._tree = HypothesisTree()
@@ -55,7 +54,7 @@ class ActiveSearch(ABC):
         self._limits = torch.tensor(limits, device=device)
         penalties = [length_penalty(length, config=config) for length in range(1, max(limits) + 1)]
         self._penalties = torch.tensor([1.0, *penalties], device=device)
-        self._ids = torch.full((len(limits), width), BOS, device=device)
+        self._ids = ensemble.start()[:, None].repeat(1, width)
         self._log_probs = torch.zeros(len(limits), width, device=device)
         self._nodes = torch.full_like(self._ids, -1)
         self._finished = FinishedHypotheses.empty(len(limits), num_finished, device=device)

@@ -96,11 +96,11 @@ class CudaSearch(Searcher):
         return problem is None
 
     def supports(self, sources: Sequence[SourceSentence], *, config: DecodingConfig) -> bool:
-        """Whether this search can run here: kernels, no sampling, prefixes or watch on repetition, a full beam."""
+        """Whether this search can run here: kernels, a full beam, and no sampling, prefix, target symbol or watch."""
         is_watched = config.no_repeat_ngram > 0 or config.stop_loops
         if config.samples or is_watched or config.for_searcher_alone or config.beam > MAX_BEAM:
             return False
-        if any(source.prefix for source in sources):
+        if any(source.prefix or source.symbols.target for source in sources):
             return False
         # Each step needs enough candidates.
         return self._vocab >= 2 * config.beam + len(NEVER_GENERATED) and self._has_kernels
@@ -165,7 +165,7 @@ class CudaSearch(Searcher):
         self, batch: _Batch, sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int
     ) -> StaticState:
         """A state with the sources, and one open hypothesis each: BOS."""
-        packed = pack([[*source.ids, EOS] for source in sources], device=self._device)
+        packed = pack([source.encoder_ids for source in sources], device=self._device)
         count = len(sources)
         sizes = StaticSizes.with_room(
             num_sentences=count, source_tokens=packed.max_len, positions=1, beam=config.beam, nbest=nbest

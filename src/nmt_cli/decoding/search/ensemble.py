@@ -44,7 +44,7 @@ class Ensemble:
         config: DecodingConfig,
         device: torch.device,
     ) -> None:
-        sentences = [[*source.ids, EOS] for source in sources]
+        sentences = [source.encoder_ids for source in sources]
         whole = pack(sentences, device=device)
         batches = _encoder_batches(sentences) if device.type == "cpu" else [sentences]
         packed = [whole] if len(batches) == 1 else [pack(batch, device=device) for batch in batches]
@@ -53,6 +53,8 @@ class Ensemble:
             model.new_cache(torch.cat([model.encode(batch) for batch in packed]), whole) for model in models
         ]
         self._config = config
+        # [B, n]: what the decoder reads before the first token of a hypothesis.
+        self._starts = torch.tensor([source.start_ids for source in sources], device=device)
         self.length = 0  # of all hypotheses, in tokens
         # [B, width]: the forced piece at each position, or -1 if any token may follow.
         width = max(len(source.prefix) for source in sources)
@@ -60,6 +62,14 @@ class Ensemble:
         self._forced_pieces = torch.tensor(forced, dtype=torch.long, device=device)
         is_watched = config.no_repeat_ngram or config.stop_loops
         self._repetition = Repetition(sources, config=config, device=device) if is_watched else None
+
+    def start(self) -> Tensor:
+        """The id [B] that a hypothesis of each sentence begins with; the models read those before it."""
+        *first_columns, ids = self._starts.unbind(dim=1)
+        for column in first_columns:
+            for model, cache in zip(self._models, self._caches, strict=True):
+                model.step(column, cache)
+        return ids
 
     def next_log_probs(self, ids: Tensor) -> Tensor:
         """Advance by ids [R]: natural log-probabilities [R, V] of the next token; -inf for tokens that may not follow.

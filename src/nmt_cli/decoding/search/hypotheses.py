@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, assert_never
+from typing import NamedTuple, Self, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -13,19 +13,49 @@ import torch
 from torch import Tensor
 
 from nmt_cli.errors import ModelError
+from nmt_cli.recipe.directions import Direction
 from nmt_cli.recipe.schema import DecodingConfig
-from nmt_cli.tokenization.tokenizer import EOS
+from nmt_cli.tokenization.tokenizer import BOS, EOS, Tokenizer
 
 NodeArray = npt.NDArray[np.int64]
 
 
+class SymbolIds(NamedTuple):
+    """The symbols of a direction: what stands before the pieces of a source, and before those of its translation."""
+
+    source: tuple[int, ...] = ()
+    target: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, direction: Direction, *, source: Tokenizer, target: Tokenizer) -> Self:
+        """The symbols of a direction in the vocabularies of a model; DataError if one is missing."""
+        return cls(source.symbol_ids(direction.source_symbols), target.symbol_ids(direction.target_symbols))
+
+
+NO_SYMBOLS = SymbolIds()
+
+
 @dataclass(frozen=True, slots=True)
 class SourceSentence:
-    """A sentence to translate: its pieces without EOS, the first pieces of its translation, and a key for sampling."""
+    """A sentence to translate: its pieces without EOS, the first pieces of its translation, and a key for sampling.
+
+    Its symbols are no part of these pieces, nor of the translation.
+    """
 
     ids: Sequence[int]
     prefix: Sequence[int] = field(default=())
     key: str = ""
+    symbols: SymbolIds = NO_SYMBOLS
+
+    @property
+    def encoder_ids(self) -> list[int]:
+        """What the encoder reads: symbols, pieces and EOS."""
+        return [*self.symbols.source, *self.ids, EOS]
+
+    @property
+    def start_ids(self) -> list[int]:
+        """What the decoder reads before the first piece of the translation: BOS and symbols."""
+        return [BOS, *self.symbols.target]
 
     @property
     def length(self) -> int:
@@ -177,4 +207,5 @@ def max_output_tokens(source: SourceSentence, *, config: DecodingConfig, max_pos
     A hypothesis with fewer pieces ended in EOS, which counts as a token. A hypothesis with exactly so many pieces was
     cut and has no EOS. The limit leaves room for a token after the prefix, and is at most the positions of the model.
     """
-    return min(max(len(source.ids) + config.max_extra_tokens, len(source.prefix) + 1), max_positions)
+    positions = max_positions - len(source.symbols.target)
+    return min(max(len(source.ids) + config.max_extra_tokens, len(source.prefix) + 1), positions)

@@ -1,0 +1,156 @@
+"""The directions of a model or of a corpus: which languages are translated into which, and the pieces that say so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal, Self
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from nmt_cli.errors import UsageError
+from nmt_cli.languages import match_code
+from nmt_cli.recipe.schema import LanguagePair
+from nmt_cli.recipe.section import Name, Section
+
+_MOST_SHOWN = 12  # languages in a message
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """One direction, and the pieces that the model needs for it.
+
+    `source_symbols` stand before the pieces of a source, and `target_symbols` before those of its translation.
+    """
+
+    languages: LanguagePair
+    source_symbols: tuple[str, ...] = ()
+    target_symbols: tuple[str, ...] = ()
+
+
+class Directions(Section):
+    """The directions of a model or of a corpus.
+
+    A single direction is written as its two codes. Several need a symbol for each target language, which is a piece of
+    the vocabulary that text never has.
+    """
+
+    pairs: list[LanguagePair] = Field([], description="directions of the training; empty: not known, so any")
+    target_symbols: dict[Name, str] = Field({}, description="the piece of each target language")
+    target_symbol_on: Literal["source", "target"] = Field(
+        "source",
+        description="side on which the target's piece is the first: the source, as in Johnson et al. 2017, or the "
+        "target, as in M2M-100",
+    )
+    source_symbols: dict[Name, str] = Field(
+        {}, description="the piece of each source language, before its text; empty: the model does not read it"
+    )
+
+    @classmethod
+    def single(cls, source: str, target: str) -> Self:
+        """The only direction of a model without symbols."""
+        return cls(pairs=[LanguagePair(source=source, target=target)])
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_two_codes(cls, value: Any) -> Any:
+        if isinstance(value, LanguagePair):
+            return {"pairs": [value]}
+        return {"pairs": [value]} if isinstance(value, dict) and value.keys() == {"source", "target"} else value
+
+    @model_serializer(mode="wrap")
+    def _as_two_codes(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = serialize(self)
+        return values if self.has_symbols else values["pairs"][0]
+
+    @model_validator(mode="after")
+    def _several_have_symbols(self) -> Self:
+        if not self.target_symbols and len(self.pairs) != 1:
+            raise ValueError("several directions need target_symbols")
+        return self
+
+    def __str__(self) -> str:
+        """en-de, or en-de, de-en and so on."""
+        if self.pairs:
+            return ", ".join(map(str, self.pairs))
+        return f"{len(self.sources)} languages into {len(self.targets)}"
+
+    @property
+    def has_symbols(self) -> bool:
+        """Whether the model is told its target language."""
+        return bool(self.target_symbols)
+
+    @property
+    def offered(self) -> list[LanguagePair]:
+        """The directions of the training or, if they are not known, all."""
+        if self.pairs:
+            return self.pairs
+        both = product(self.source_symbols, self.target_symbols)
+        return [LanguagePair(source=source, target=target) for source, target in both if source != target]
+
+    @property
+    def sources(self) -> list[str]:
+        """The codes of the languages that are translated from."""
+        return list(dict.fromkeys(pair.source for pair in self.pairs)) or list(self.source_symbols)
+
+    @property
+    def targets(self) -> list[str]:
+        """The codes of the languages that are translated into."""
+        return list(dict.fromkeys(pair.target for pair in self.pairs)) or list(self.target_symbols)
+
+    @property
+    def num_target_symbols(self) -> int:
+        """The symbols before a translation."""
+        return int(self.has_symbols and self.target_symbol_on == "target")
+
+    def is_trained(self, pair: LanguagePair) -> bool:
+        """Whether the model was trained on a direction; True if its directions are not known."""
+        return not self.pairs or pair in self.pairs
+
+    def find(self, source: str | None, target: str | None) -> Direction:
+        """The direction that is meant; it may be one that was not trained, if both languages are given.
+
+        UsageError if a language is missing, or the model does not have it.
+        """
+        if target is None:
+            if len(self.targets) > 1:
+                message = f"the model translates into {len(self.targets)} languages: {_shown(self.targets)}"
+                raise UsageError(message, setting="to", hint=f"say which one: `to: {self.targets[0]}`")
+            target_code = self.targets[0]
+        else:
+            target_code = _matched(target, self.targets, setting="to", does="translate into")
+        sources = [pair.source for pair in self.pairs if pair.target == target_code] or self.sources
+        if source is not None:
+            source_code = _matched(source, self.sources, setting="from", does="translate from")
+        elif self.source_symbols and len(sources) > 1:
+            message = f"the model must know the language of the text: {_shown(sources)}"
+            raise UsageError(message, setting="from", hint=f"say which one: `from: {sources[0]}`")
+        else:
+            source_code = sources[0]
+        if source_code == target_code:
+            message = f"{source_code} is both the language of the text and that of the translation"
+            raise UsageError(message, setting="from" if target is None else "to", hint="give two languages")
+        return self.direction(LanguagePair(source=source_code, target=target_code))
+
+    def direction(self, pair: LanguagePair) -> Direction:
+        """A direction with its symbols."""
+        source = self.source_symbols.get(pair.source)
+        target = self.target_symbols.get(pair.target)
+        on_source = [source, target] if self.target_symbol_on == "source" else [source]
+        on_target = [] if self.target_symbol_on == "source" else [target]
+        return Direction(pair, tuple(filter(None, on_source)), tuple(filter(None, on_target)))
+
+
+def _matched(wanted: str, codes: Sequence[str], *, setting: str, does: str) -> str:
+    """The code that is meant; UsageError if there is none."""
+    code = wanted if wanted in codes else match_code(wanted, codes)
+    if code is None:
+        message = f"the model does not {does} {wanted!r}, but {_shown(codes)}"
+        raise UsageError(message, setting=setting, hint=f"take one of its languages: `{setting}: {codes[0]}`")
+    return code
+
+
+def _shown(codes: Sequence[str]) -> str:
+    more = f" and {len(codes) - _MOST_SHOWN} more, which nmt info lists" if len(codes) > _MOST_SHOWN else ""
+    return ", ".join(codes[:_MOST_SHOWN]) + more
