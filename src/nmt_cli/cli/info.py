@@ -256,8 +256,7 @@ def _validation_text(validation: dict[str, Any]) -> str:
 
 
 def _languages_text(description: dict[str, Any]) -> str:
-    directions = Directions.model_validate(description["languages"])
-    return ", ".join(f"{pair.source} to {pair.target}" for pair in directions.pairs) or str(directions)
+    return Directions.model_validate(description["languages"]).title
 
 
 def _pieces_text(source: int, target: int, *, is_shared: bool) -> str:

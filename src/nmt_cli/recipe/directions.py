@@ -71,10 +71,15 @@ class Directions(Section):
         return self
 
     def __str__(self) -> str:
-        """en-de, or en-de, de-en and so on."""
-        if self.pairs:
-            return ", ".join(map(str, self.pairs))
-        return f"{len(self.sources)} languages into {len(self.targets)}"
+        """The title in short: en-de."""
+        return self.title.replace(" to ", "-")
+
+    @property
+    def title(self) -> str:
+        """en to de, or en to de, de to en and so on; of very many the number of languages."""
+        if len(self.offered) > _MOST_SHOWN:
+            return f"{len(self.sources)} languages into {len(self.targets)}"
+        return ", ".join(f"{pair.source} to {pair.target}" for pair in self.offered)
 
     @property
     def has_symbols(self) -> bool:
