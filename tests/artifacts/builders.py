@@ -42,13 +42,14 @@ def tiny_recipe(*, model: Mapping[str, Any] | None = None, **sections: Any) -> R
 
 
 @functools.cache
-def spm_bytes(vocab_size: int = 300) -> bytes:
+def spm_bytes(vocab_size: int = 300, symbols: tuple[str, ...] = ()) -> bytes:
     return train_spm(
         ["a small house stands by the old sea", "ein kleines Haus steht am alten Meer"] * 5,
         model_type="bpe",
         vocab_size=vocab_size,
         byte_fallback=True,
         normalization_rule_name="identity",
+        control_symbols=list(symbols),
         **OUR_IDS,
     )
 
@@ -74,12 +75,11 @@ def tiny_config(
     target_vocab: int = 300,
     updates: list[int],
     trained_lines: TrainedLines | None = None,
-    languages: str = "en-de",
+    languages: str | Directions = "en-de",
 ) -> SavedModelConfig:
-    source, target = languages.split("-")
     return SavedModelConfig(
         nmt_version="0.1.0",
-        languages=Directions.single(source, target),
+        languages=Directions.single(*languages.split("-")) if isinstance(languages, str) else languages,
         vocabulary=Vocabulary(source=source_vocab, target=target_vocab, shared=source_vocab == target_vocab),
         updates=updates,
         trained_lines=trained_lines,
@@ -98,12 +98,16 @@ def save_tiny(
     update: int = 7,
     trained_lines: TrainedLines | None = None,
     card: str = "# A card\n",
-    languages: str = "en-de",
+    languages: str | Directions = "en-de",
 ) -> Transformer:
     """Write a model directory of this model, or of random weights, at `path` and return its model."""
     recipe = recipe or tiny_recipe()
     model = model or tiny_model(recipe, seed=seed)
     spm = write_spm(spm_folder / "shared.spm").read_bytes()
+    if isinstance(languages, Directions):
+        spm = spm_bytes(
+            symbols=tuple(dict.fromkeys([*languages.source_symbols.values(), *languages.target_symbols.values()]))
+        )
     model_directory.save_model(
         path,
         config=tiny_config(recipe, updates=[update], trained_lines=trained_lines, languages=languages),

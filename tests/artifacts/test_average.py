@@ -249,7 +249,7 @@ def test_the_tokenizers_of_the_run_are_checked_first(tmp_path: Path) -> None:
     ("file", "content", "message"),
     [
         ("run.json", None, "is not a run: it has no run.json"),
-        ("run.json", json.dumps({"languages": {"source": "en"}}), "run.json is damaged: languages.target"),
+        ("run.json", json.dumps({"languages": {"source": "en"}}), "run.json is damaged: languages.pairs.0.target"),
         ("recipe.yaml", None, "recipe.yaml is missing"),
         ("recipe.yaml", "name: x\nmodell: {}\n", "recipe.yaml: unknown key"),
     ],

@@ -187,6 +187,6 @@ def test_what_cannot_be_shown_is_refused_before_anything_is_translated(
 def test_the_models_own_blank_translation_is_not_taken_for_the_source(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LineTranslator, "translate", lambda self, lines: [SimpleNamespace(text="")])
+    monkeypatch.setattr(LineTranslator, "translate", lambda self, lines, **_: [SimpleNamespace(text="")])
     with pytest.raises(DataError, match="the translation is blank"):
         attention(SOURCE, model=folder / "model")

@@ -55,9 +55,8 @@ class Directions(Section):
     @model_validator(mode="before")
     @classmethod
     def _from_two_codes(cls, value: Any) -> Any:
-        if isinstance(value, LanguagePair):
-            return {"pairs": [value]}
-        return {"pairs": [value]} if isinstance(value, dict) and value.keys() == {"source", "target"} else value
+        is_pair = isinstance(value, LanguagePair) or (isinstance(value, dict) and not value.keys() & cls.model_fields)
+        return {"pairs": [value]} if is_pair else value
 
     @model_serializer(mode="wrap")
     def _as_two_codes(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
