@@ -99,11 +99,12 @@ def save_tiny(
     trained_lines: TrainedLines | None = None,
     card: str = "# A card\n",
     languages: str | Directions = "en-de",
+    spm: bytes | None = None,
 ) -> Transformer:
     """Write a model directory of this model, or of random weights, at `path` and return its model."""
     recipe = recipe or tiny_recipe()
     model = model or tiny_model(recipe, seed=seed)
-    spm = write_spm(spm_folder / "shared.spm").read_bytes()
+    spm = spm or write_spm(spm_folder / "shared.spm").read_bytes()
     if isinstance(languages, Directions):
         spm = spm_bytes(
             symbols=tuple(dict.fromkeys([*languages.source_symbols.values(), *languages.target_symbols.values()]))

@@ -16,7 +16,7 @@ from nmt_cli.model.teacher_forcing import forced_log_probs
 from nmt_cli.recipe.directions import Directions
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.tokenizer import BOS, EOS
-from tests.artifacts.builders import save_tiny, tiny_recipe
+from tests.artifacts.builders import save_tiny, spm_bytes, tiny_recipe
 
 CPU = torch.device("cpu")
 LINES = ["a small house", "the old sea stands by a house", "", "sea", "a <2de> house"]
@@ -96,3 +96,13 @@ def test_a_direction_that_was_not_trained_is_translated_with_a_word(
     translator = open_model(tmp_path, BEFORE_SOURCE)
     assert translator.translate(["das alte Meer"], from_="de", to="fr")[0].text
     assert "de-fr was not trained" in caplog.text
+
+
+def test_a_tag_stands_behind_the_target_language(tmp_path: Path) -> None:
+    spm = spm_bytes(symbols=("<2de>", "<domain:news>"))
+    save_tiny(tmp_path / "model", spm_folder=tmp_path, spm=spm, recipe=tiny_recipe())
+    translator = Translator.from_pretrained(tmp_path / "model", device="cpu")
+    with_tag, without = (translator.translate(["the sea"], tags=tags)[0] for tags in ({"domain": "news"}, None))
+    assert with_tag.log_prob != without.log_prob
+    with pytest.raises(UsageError, match=r"(?s)without the tag domain=chat.*domain=news"):
+        translator.translate(["the sea"], tags={"domain": "chat"})

@@ -83,6 +83,7 @@ class LineTranslator:
         *,
         to: str | Sequence[str | None] | None = None,
         from_: str | Sequence[str | None] | None = None,
+        tags: Mapping[str, str] | None = None,
         config: DecodingConfig | None = None,
         nbest: int = 1,
         prefixes: Iterable[str] | None = None,
@@ -99,7 +100,8 @@ class LineTranslator:
         """The translation of each line, in order, by the model's own decoding section or by `config`.
 
         `to` is the code of the language to translate into, for all lines or for each; a model of several needs it. Only
-        some of them need `from_`, the language of the lines, too.
+        some of them need `from_`, the language of the lines, too. `tags` are tags of the training text that the lines
+        get, too, such as {"domain": "news"}.
 
         `overrides` replace single settings of it; None leaves a setting as it is. `prefixes` holds the beginning of
         each translation, or "". `mbr` (chrf or bleu) ranks a line's candidates, the beam or the samples, by their
@@ -115,15 +117,17 @@ class LineTranslator:
         or a list for each; `unmet_terms` names the terms that it lacks. With `markup` (html or xml) lines are documents
         or parts of documents: their tags stay, on the words that translate the words they stood on.
 
-        UsageError if the engine does not have a setting, its value is wrong, the model lacks a language, or this
-        process was forked after the model was opened. DataError if a text is not valid Unicode, a term is blank, there
-        are too few or too many prefixes, or one is too long.
+        UsageError if the engine does not have a setting, its value is wrong, the model lacks a language or a tag, or
+        this process was forked after the model was opened. DataError if a text is not valid Unicode, a term is blank,
+        there are too few or too many prefixes, or one is too long.
         """
         texts, prefix_texts = list(lines), None if prefixes is None else list(prefixes)
         is_text = isinstance(lines, str) or isinstance(prefixes, str)
         if is_text or not all(isinstance(text, str) for text in [*texts, *(prefix_texts or [])]):
             raise TypeError("translate takes lines, each of them a string: translate([text], prefixes=[beginning])")
         self._check_not_forked()
+        if isinstance(to, str | None) and isinstance(from_, str | None) and (to or not self._typed_symbols):
+            self.directions.find(from_, to)  # its error does not wait for a line
         to_of_lines, from_of_lines = (_for_each(codes, texts) for codes in (to, from_))
         terms = TermList(terms) if isinstance(terms, Mapping) else terms
         terms = [terms] * len(texts) if isinstance(terms, TermList) else terms
@@ -135,7 +139,14 @@ class LineTranslator:
                 "alignments": alignments,
             }
             _check_markup(markup, is_given)
-            options = {"config": config, "nbest": nbest, "mbr": mbr, "first_line": first_line, **overrides}
+            options = {
+                "tags": tags,
+                "config": config,
+                "nbest": nbest,
+                "mbr": mbr,
+                "first_line": first_line,
+                **overrides,
+            }
             of_documents = {"to": to_of_lines, "from_": from_of_lines, "terms": terms}
             return self._translate_markup(
                 [parse_markup(text, MARKUP[markup]) for text in texts], of_documents, **options
@@ -147,7 +158,7 @@ class LineTranslator:
             raise UsageError(message, setting="terms", hint="leave out `terms`, or take a beam: `samples: 0`")
         if kept is None:
             texts, to_of_lines = self._without_typed_symbols(texts, to_of_lines)
-        directions = self._directions_of(from_of_lines, to_of_lines)
+        directions = self._directions_of(from_of_lines, to_of_lines, tag_symbols=self._tag_symbols(tags or {}))
         split_lines = self._split(
             texts,
             directions,
@@ -231,19 +242,38 @@ class LineTranslator:
         self, lines: Sequence[str], to: Sequence[str | None]
     ) -> tuple[list[str], list[str | None]]:
         """The lines without the target language that the users of OPUS-MT type before them, and their targets."""
-        code_of = {symbol: code for code, symbol in self.directions.target_symbols.items() if symbol.startswith(">>")}
+        code_of = self._typed_symbols
         typed = [_TYPED_SYMBOL.match(line) if code_of else None for line in lines]
         known = [match if match and match[1] in code_of else None for match in typed]
         texts = [line[match.end() :] if match else line for line, match in zip(lines, known, strict=True)]
         return texts, [code_of[match[1]] if match else code for match, code in zip(known, to, strict=True)]
 
-    def _directions_of(self, from_: Sequence[str | None], to: Sequence[str | None]) -> list[Direction]:
-        """The direction of each line; UsageError as in `Directions.find`, with no line at all, too."""
+    @property
+    def _typed_symbols(self) -> dict[str, str]:
+        """The codes of target languages by the symbols that the users of OPUS-MT type."""
+        return {symbol: code for code, symbol in self.directions.target_symbols.items() if symbol.startswith(">>")}
+
+    def _tag_symbols(self, tags: Mapping[str, str]) -> tuple[str, ...]:
+        """The symbols of tags, in the order of training; UsageError if the vocabulary lacks one."""
+        symbols = [f"<{name}:{tags[name]}>" for name in sorted(tags)]
+        for symbol in symbols:
+            if symbol not in self._engine.source.symbols:
+                known = [one[1:-1].replace(":", "=") for one in self._engine.source.symbols if ":" in one]
+                hint = f"take one of its tags: {', '.join(known)}" if known else "leave `tag` out"
+                message = f"the model was trained without the tag {symbol[1:-1].replace(':', '=')}"
+                raise UsageError(message, setting="tag", hint=hint)
+        return tuple(symbols)
+
+    def _directions_of(
+        self, from_: Sequence[str | None], to: Sequence[str | None], *, tag_symbols: tuple[str, ...]
+    ) -> list[Direction]:
+        """The direction of each line, with the symbols of tags; UsageError as in `Directions.find`."""
         found: dict[tuple[str | None, str | None], Direction] = {}
         wanted = list(zip(from_, to, strict=True))
         for source, target in wanted:
             if (source, target) not in found:
-                direction = found[source, target] = self.directions.find(source, target)
+                direction = self.directions.find(source, target)
+                found[source, target] = replace(direction, source_symbols=(*direction.source_symbols, *tag_symbols))
                 if not self.directions.is_trained(direction.languages):
                     logger.warning("%s was not trained: its quality is a matter of luck", direction.languages)
         return [found[pair] for pair in wanted]

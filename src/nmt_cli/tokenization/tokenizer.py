@@ -65,6 +65,12 @@ class Tokenizer:
         """The ids of the byte pieces, in which characters outside the vocabulary are spelt; none in some models."""
         return [piece_id for piece_id in range(self.vocab_size) if self._processor.is_byte(piece_id)]
 
+    @cached_property
+    def symbols(self) -> list[str]:
+        """The pieces that no text has, in the order of their ids, without the four special ones."""
+        ids = range(EOS + 1, self.vocab_size)
+        return self.pieces([piece_id for piece_id in ids if self._processor.is_control(piece_id)])
+
     def symbol_ids(self, symbols: Sequence[str]) -> tuple[int, ...]:
         """The ids of symbols, which are pieces that no text has; DataError if one is not in the vocabulary."""
         ids = tuple(int(self._processor.piece_to_id(symbol)) for symbol in symbols)

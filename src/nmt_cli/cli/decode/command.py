@@ -62,6 +62,12 @@ def decode(
     ] = None,
     to: ToOption = None,
     from_: FromOption = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tag", metavar="NAME=VALUE", help="A tag of the training text, such as domain=news; repeatable."
+        ),
+    ] = None,
     prefix: Annotated[
         Path | None,
         typer.Option("--prefix", metavar="FILE", help="Beginnings of translations, one per line, which may be blank."),
@@ -277,7 +283,8 @@ def decode(
 
         options: dict[str, Any] = {"nbest": nbest, "mbr": mbr, "word_scores": word_scores, "alignments": alignments}
         options |= {"copy_symbols": copy_symbols, "markup": markup, **to_translate.options}
-        options |= {name: code for name, code in (("to", to), ("from_", from_)) if code is not None}
+        spoken = {"to": to, "from_": from_, "tags": _parse_tags(tag or [])}
+        options |= {name: value for name, value in spoken.items() if value}
         options |= {"terms": TermList.read(terms)} if terms is not None else {}
         job = parallel.TranslationJob(models, engine, precision, device, threads, overrides=overrides, options=options)
         jobs = parallel.jobs_for_workers(job, workers=workers, is_bulk=is_bulk)
@@ -309,6 +316,15 @@ def decode(
             count(lines_done)
     if stats:
         typer.echo(str(statistics), err=True)
+
+
+def _parse_tags(tags: Sequence[str]) -> dict[str, str]:
+    """The tags by their names; UsageError if one is not NAME=VALUE."""
+    for tag in tags:
+        if not all(tag.partition("=")):
+            hint = "for example --tag domain=news"
+            raise UsageError(f"--tag {tag} is not NAME=VALUE", where="--tag", hint=hint)
+    return {name: value for name, _, value in (tag.partition("=") for tag in tags)}
 
 
 def _check_workers(workers: int | None, *, is_bulk: bool) -> None:
