@@ -14,7 +14,7 @@ from nmt_cli.languages import bleu_tokenizer
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.casing import Casing
 from nmt_cli.tokenization.pieces import Link, Range, word_alignment
-from nmt_cli.tokenization.split_text import SplitText
+from nmt_cli.tokenization.split_text import SplitText, by_rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,7 @@ class SplitLine:
     languages: LanguagePair
 
     def join(self, translated: Sequence[Sequence[Translation]]) -> Translation:
-        """The line's translation, made of the translations of each part, best first.
-
-        The last translation of a part stands for all that are missing: a part may have fewer than another.
-        """
+        """The line's translation, made of the translations of each part, best first."""
         if not translated:
             return BLANK
         if len(translated) == 1:
@@ -84,10 +81,7 @@ class SplitLine:
                 for one in translated[0]
             ]
             return replace(best, alternatives=tuple(others)) if others else best
-        best, *others = [
-            self._join_parts([translations[min(rank, len(translations) - 1)] for translations in translated])
-            for rank in range(max(map(len, translated)))
-        ]
+        best, *others = map(self._join_parts, by_rank(translated))
         return replace(best, alternatives=tuple(others))
 
     def _join_parts(self, translations: Sequence[Translation]) -> Translation:

@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from nmt_cli.languages import is_without_spaces, script_of
 from nmt_cli.recipe.schema import LanguagePair
@@ -22,6 +22,8 @@ WIDE: Final = "\u2e80-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uff60"
 _SCRIPTS_WITHOUT_GAPS = ("Hani", "Hans", "Hant", "Jpan")
 _ENDS_WIDE = re.compile(rf"[{WIDE}…—][{CLOSING}]*\Z")
 _ENDS_WITH_WIDE_MARK = re.compile(rf"[。！？…；：，、｡」』）】》〉][{CLOSING}]*\Z")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,15 @@ class SplitText:
                 translation = translations[index - 1]
                 gaps[index] = _target_gap(gaps[index], sentence, translation, languages, keeps_breaks=keeps_breaks)
         return gaps
+
+
+def by_rank(candidates: Sequence[Sequence[T]]) -> list[list[T]]:
+    """The best candidates of all parts of a text, the second best of all, and so on.
+
+    The last candidate of a part stands for all that are missing: a part may have fewer than another.
+    """
+    ranks = range(max(map(len, candidates), default=1))
+    return [[ranked[min(rank, len(ranked) - 1)] for ranked in candidates] for rank in ranks]
 
 
 def _target_gap(gap: str, source: str, translation: str, languages: LanguagePair, *, keeps_breaks: bool) -> str:

@@ -1,0 +1,176 @@
+"""Lines as the model reads them: split into sentences, in its casing, with the symbols of their direction."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nmt_cli.decoding.engine import Engine
+from nmt_cli.decoding.search.hypotheses import SourceSentence, SymbolIds
+from nmt_cli.decoding.terms import TermList
+from nmt_cli.decoding.translation import LineSentence, SplitLine, in_one_line
+from nmt_cli.documents.kept_text import find_kept, without_overlaps, without_ranges
+from nmt_cli.documents.marked_text import beginning_of
+from nmt_cli.errors import DataError, UsageError
+from nmt_cli.recipe.directions import Direction
+from nmt_cli.recipe.schema import DecodingConfig
+from nmt_cli.text_encoding import check_characters
+from nmt_cli.tokenization.casing import CasedText, as_sentence
+from nmt_cli.tokenization.pieces import Range
+from nmt_cli.tokenization.sentence_splitting import LineSplitter
+from nmt_cli.tokenization.split_text import SplitText, has_letters
+
+logger = logging.getLogger(__name__)
+
+_TYPED_SYMBOL = re.compile(r"\s*(>>\S+?<<)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class AskedLine:
+    """A line to translate, the codes of its languages if they are given, and what its translation must have.
+
+    `prefix` is the beginning of the translation. The `kept` ranges of the line stay as they are; None if it is plain
+    text.
+    """
+
+    text: str
+    to: str | None
+    from_: str | None
+    prefix: str
+    kept: Sequence[Range] | None
+    terms: TermList | None
+
+
+class LineReader:
+    """Makes the sentences that an engine searches of lines."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._splitter = LineSplitter(engine.source, trained=engine.trained_lines)
+        self._directions: dict[tuple[str | None, str | None], Direction] = {}
+        self._typed_symbols = {
+            symbol: code for code, symbol in engine.directions.target_symbols.items() if symbol.startswith(">>")
+        }
+        """The codes of target languages by the symbols that the users of OPUS-MT type."""
+
+    def read(
+        self,
+        lines: Sequence[AskedLine],
+        *,
+        tags: Mapping[str, str],
+        config: DecodingConfig,
+        copy_symbols: bool,
+        first_line: int,
+    ) -> list[SplitLine]:
+        """Each line in its sentences. A message calls a line by its number, or by its text if it has kept ranges.
+
+        The errors are those of `LineTranslator.translate`.
+        """
+        for number, line in enumerate(lines, first_line):
+            check_characters(line.text, where=f"line {number}")
+            check_characters(line.prefix, where=f"the prefix of line {number}")
+        prefixes = self._engine.target.encode_raw([line.prefix for line in lines])
+        self._check_prefixes(prefixes, first_line=first_line)
+        lines, tag_symbols = list(map(self._without_typed_symbol, lines)), self._tag_symbols(tags)
+        rows = self._engine.source.encode_raw([line.text for line in lines])
+        split_lines = []
+        for number, (line, ids, prefix) in enumerate(zip(lines, rows, prefixes, strict=True), first_line):
+            direction = self._direction(line.from_, line.to)
+            if copy_symbols and not has_letters(line.text):
+                split_lines.append(_copied_line(line, ids, direction))
+                continue
+            kept = without_overlaps(line.kept or (), find_kept(line.text) if copy_symbols else [])
+            place = f"line {number}" if line.kept is None else f"the text {beginning_of(line.text)!r}"
+            direction = replace(direction, source_symbols=(*direction.source_symbols, *tag_symbols))
+            source = SourceSentence(ids, prefix, str(number), self._symbol_ids(direction))
+            split_lines.append(self._split(replace(line, kept=kept), source, direction, config=config, place=place))
+        return split_lines
+
+    def check_direction(self, from_: str | None, to: str | None) -> None:
+        """Raise UsageError if lines that name no language themselves have no direction."""
+        if to is not None or not self._typed_symbols:
+            self._engine.directions.find(from_, to)
+
+    def _split(
+        self, line: AskedLine, source: SourceSentence, direction: Direction, *, config: DecodingConfig, place: str
+    ) -> SplitLine:
+        """The line itself, or its parts: the first sentence gets the prefix. Keys are 7, or 7.0, 7.1 and so on."""
+        languages, tokenizer = direction.languages, self._engine.source
+        positions = self._engine.max_positions - max(map(len, source.symbols))
+        # An output may be longer than its source. So positions are kept free for it, but at most half of them.
+        longest = positions - max(1, min(config.max_extra_tokens, positions // 2))
+        # Nobody knows where a prefix ends, so a line with a prefix stays whole.
+        when = "never" if source.prefix else config.split_sentences
+        split = self._splitter.split(
+            line.text, source.ids, languages.source, when=when, place=place, model_limit=longest
+        )
+        kept_parts = split.ranges_by_sentence(line.kept or ())
+        cased = [
+            CasedText(part, None) if source.prefix else self._as_sentence(part, kept, languages.source)
+            for part, kept in zip(split.sentences, kept_parts, strict=True)
+        ]
+        is_whole = len(cased) == 1
+        as_typed = is_whole and cased[0].casing is None
+        rows = [source.ids] if as_typed else tokenizer.encode_raw([part.text for part in cased])
+        sentences = []
+        for index, ((text, casing), kept, ids) in enumerate(zip(cased, kept_parts, rows, strict=True)):
+            key = source.key if is_whole else f"{source.key}.{index}"
+            sentence = replace(source, ids=ids, prefix=() if index else source.prefix, key=key)
+            is_copied = (bool(kept) or not is_whole) and not has_letters(without_ranges(text, kept))
+            sentences.append(LineSentence(text, sentence, languages, casing, kept, line.terms, is_copied=is_copied))
+        return SplitLine(split, sentences, languages)
+
+    def _as_sentence(self, text: str, kept: Sequence[Range], language: str) -> CasedText:
+        engine = self._engine
+        return as_sentence(text, kept, tokenizer=engine.source, language=language, trained=engine.trained_lines)
+
+    def _without_typed_symbol(self, line: AskedLine) -> AskedLine:
+        """A line without the target language that the users of OPUS-MT type before it; it is translated into that."""
+        typed = _TYPED_SYMBOL.match(line.text) if self._typed_symbols and line.kept is None else None
+        if typed is None or typed[1] not in self._typed_symbols:
+            return line
+        return replace(line, text=line.text[typed.end() :], to=self._typed_symbols[typed[1]])
+
+    def _direction(self, from_: str | None, to: str | None) -> Direction:
+        """The direction between two languages; the log says once if it was not trained."""
+        if (from_, to) not in self._directions:
+            direction = self._directions[from_, to] = self._engine.directions.find(from_, to)
+            if not self._engine.directions.is_trained(direction.languages):
+                logger.warning("the model was not trained for %s: read what it writes", direction.languages)
+        return self._directions[from_, to]
+
+    def _symbol_ids(self, direction: Direction) -> SymbolIds:
+        return SymbolIds.of(direction, source=self._engine.source, target=self._engine.target)
+
+    def _tag_symbols(self, tags: Mapping[str, str]) -> list[str]:
+        """The symbols of tags, in the order of training; UsageError if the vocabulary lacks one."""
+        symbols, known = [f"<{name}:{tags[name]}>" for name in sorted(tags)], self._engine.source.symbols
+        for symbol in symbols:
+            if symbol not in known:
+                own = [one[1:-1].replace(":", "=") for one in known if ":" in one]
+                hint = f"take one of its tags: {', '.join(own)}" if own else "leave `tag` out"
+                message = f"the model was trained without the tag {symbol[1:-1].replace(':', '=')}"
+                raise UsageError(message, setting="tag", hint=hint)
+        return symbols
+
+    def _check_prefixes(self, prefixes: Sequence[Sequence[int]], *, first_line: int) -> None:
+        """Raise DataError for a prefix that is too long."""
+        longest = self._engine.max_positions - 1 - self._engine.directions.num_target_symbols
+        for number, ids in enumerate(prefixes, first_line):
+            if len(ids) > longest:
+                raise DataError(
+                    f"the prefix of line {number} has {len(ids):,} pieces, and this model takes {longest:,}",
+                    setting="prefix",
+                    where=f"line {number}",
+                    hint="shorten it",
+                )
+
+
+def _copied_line(line: AskedLine, ids: Sequence[int], direction: Direction) -> SplitLine:
+    """A line without letters, which stays as it is."""
+    whole, languages = in_one_line(line.text), direction.languages
+    kept = without_overlaps(line.kept or ())
+    copy = LineSentence(whole, SourceSentence(ids), languages, kept=kept, is_copied=True)
+    return SplitLine(SplitText([whole], ["", ""]), [copy], languages)
