@@ -32,7 +32,7 @@ def test_text_without_its_tags_is_translated_as_ever(by_engine: Translator) -> N
         assert (other.score, other.num_pieces) == (one.score, one.num_pieces)
         assert re.fullmatch(r"<p>.*<b>.+</b>.*<br/></p>", other.text)
         on_first_word += other.text.startswith("<p><b>" + one.text.split()[0] + "</b>")
-    assert on_first_word >= 70  # others begin with a time of several words
+    assert on_first_word >= 60  # others begin with a time of several words
 
 
 def test_addresses_placeholders_and_kept_elements_are_never_changed(by_engine: Translator) -> None:
