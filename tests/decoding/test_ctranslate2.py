@@ -20,8 +20,9 @@ from nmt_cli.artifacts import model_directory
 from nmt_cli.decoding.ctranslate2 import engine as ctranslate2_engine
 from nmt_cli.decoding.ctranslate2 import model as ctranslate2_model
 from nmt_cli.decoding.ctranslate2.engine import CTranslate2Engine
-from nmt_cli.decoding.engine import Engine, open_engine, with_overrides
+from nmt_cli.decoding.engine import Engine, open_engine
 from nmt_cli.decoding.search.hypotheses import NO_SYMBOLS, Details, SourceSentence
+from nmt_cli.decoding.settings import with_overrides
 from nmt_cli.decoding.terms import TermList
 from nmt_cli.errors import ModelError
 from nmt_cli.model.transformer import Transformer

@@ -14,7 +14,7 @@ import torch
 import nmt_cli
 from nmt_cli.api import Translator
 from nmt_cli.artifacts import model_directory
-from nmt_cli.decoding.engine import with_overrides
+from nmt_cli.decoding.settings import with_overrides
 from nmt_cli.decoding.translation import SplitLine, Translation, in_one_line, without_repetition
 from nmt_cli.errors import DataError, DeviceError, ModelError, UsageError
 from nmt_cli.recipe.schema import DecodingConfig, DecodingOverrides, LanguagePair, TrainedLines

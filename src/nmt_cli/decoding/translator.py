@@ -9,10 +9,11 @@ from typing import Any, Unpack
 
 import torch
 
-from nmt_cli.decoding.engine import Engine, check_num_candidates, with_overrides
+from nmt_cli.decoding.engine import Engine
 from nmt_cli.decoding.line_reader import AskedLine, LineReader
 from nmt_cli.decoding.search.hypotheses import Details
 from nmt_cli.decoding.sentences import SentenceTranslator
+from nmt_cli.decoding.settings import check_num_candidates, with_overrides
 from nmt_cli.decoding.terms import TermList
 from nmt_cli.decoding.translation import (
     Translation,
