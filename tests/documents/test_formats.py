@@ -90,6 +90,44 @@ code
 
 [label]: /u "title"
 [^1]: «a note»
+
+> [!NOTE]
+> «one»
+
+::: warning
+«two»
+:::
+
+:::tip «three»
+- «four»
+:::
+
+!!! note inline "«five»"
+    «six»
+
+    - «seven»
+
+??? quote
+
+    «eight»
+    ```
+    !!! code
+    ```
+
+=== "«one»"
+
+    «two»
+
+«three»
+: «four»
+
+    «five»
+
+«six»
+[TOC]
+{: .lead}
+
+[[home page]] «seven» [[page|«eight»]] ![[a.png]] [b]«one»[/b]
 """,
     "a.srt": """\
 1

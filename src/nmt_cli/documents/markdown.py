@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import normalizeReference
+from markdown_it.rules_block import StateBlock
 
 from nmt_cli.documents.kept_text import SHORTCODE
 from nmt_cli.documents.markup import (
@@ -24,21 +25,31 @@ from nmt_cli.documents.parts import Part
 _FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\r?\n(?s:.*?)\n\1[ \t]*(?:\r?\n|\Z)")
 _HARD_BREAK = re.compile(r"(?: {2,}|\\)\r?\n[ \t>]*")
 _LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
-# Code, formulas and addresses; escapes, footnotes, boxes, kinds of quotes, emoji, references, templates and comments.
+# Boxes of GitHub, fences, tables of contents and attributes; boxes and tabs of MkDocs, whose text is indented below
+# them; definitions, whose text begins beside their colon.
+_MARKER = re.compile(
+    r"(?:\[![\w-]+\][+-]?|:{3,}[ \t]*(?:\{[^{}\n]*\}[ \t]*)?[\w-]*(?:\{[^{}\n]*\})?)(?=\s|\[|\Z)[ \t]*(?P<title>.*)"
+    r"|(?:\[\[?_?toc_?\]\]?|\{:[^{}\n]*\})[ \t]*\Z"
+    r"|(?P<box>(?:!!!|\?\?\?\+?)[ \t]+[\w-]+[\w \t-]*|===[!+]*[ \t]+(?=\"))(?:\"(?P<quoted>.*)\")?[ \t]*\Z"
+    r"|(?P<colon>[:~][ \t]+)(?=\S)",
+    re.IGNORECASE,
+)
+_INDENT = 4  # of the text below a box
+# Code, formulas and addresses; escapes, footnotes, boxes, emoji, references, templates and comments.
 # Bounds keep text with many beginnings and no ends from taking long.
 _MOST, _DEEPEST = 2000, 100
 _KEPT = (
     rf"(?P<ticks>`+)(?!`).{{1,{_MOST}}}?(?<!`)(?P=ticks)(?!`)|\$\$?[^$\s](?:[^$\n]{{,{_MOST}}}[^$\s])?\$\$?(?!\d)"
-    rf"|<[a-z][a-z+.-]{{,30}}:[^<>\s]{{,{_MOST}}}>"
+    rf"|<[a-z][a-z+.-]{{,30}}:[^<>\s]{{,{_MOST}}}>|!\[\[[^\[\]\n]{{1,{_MOST}}}\]\]|\[\[[^\[\]|\n]{{1,{_MOST}}}\]\](?![(\[])"
 )
 _OTHER = (
-    r"\\[!-/:-@\[-`{-~]|\[\^[^\]\s]{1,99}\]:?|\[[ x]\](?=\s)|\[![a-z]+\]|&(?:#?\w{1,30});"
+    r"\\[!-/:-@\[-`{-~]|\[\^[^\]\s]{1,99}\]:?|\[[ x]\](?=\s)|&(?:#?\w{1,30});"
     rf"|\{{%[^\n]{{,{_MOST}}}?%\}}|<!--.{{,{_MOST}}}?-->|{SHORTCODE}"
 )
 _ADDRESS = rf"\((?:[^()\\]|\\.|\([^()]{{,{_MOST}}}\)){{,{_MOST}}}\)|\[[^\[\]]{{,{_MOST}}}\]"
 _LINK_END = rf"\](?:{_ADDRESS})?(?:\{{[:.#][^{{}}]{{,99}}\}})?"
 _INLINE = re.compile(
-    rf"(?P<kept>{_KEPT})|(?P<other>{_OTHER})|(?P<tag></?[a-z][^<>]{{,{_MOST}}}>)|(?P<open>!?\[)|(?P<close>{_LINK_END})"
+    rf"(?P<kept>{_KEPT})|(?P<page>\[\[[^\[\]|\n]{{1,{_MOST}}}\|)(?P<shown>[^\[\]|\n]{{1,{_MOST}}})\]\]|(?P<other>{_OTHER})|(?P<tag></?[a-z][^<>]{{,{_MOST}}}>)|(?P<open>!?\[)|(?P<close>{_LINK_END})"
     r"|(?P<emphasis>\*+|_+|~~+)",
     re.DOTALL | re.IGNORECASE,
 )
@@ -55,33 +66,64 @@ def markdown_parts(text: str) -> list[Part]:
     parts: list[Part] = []
     position = 0
     references: set[str] = set()
-    for first, end, content in _texts(text[start:], references):
+    for first, end, content, column in _texts(text[start:], references):
         if content is None:  # a block of HTML
             parts += [text[position : starts[first]], *parse_markup(text[starts[first] : starts[end]], HTML).parts]
             position = starts[end]
             continue
-        found = _find(text, content, max(position, starts[first]), starts[end])
+        found = _find(text, content, max(position, starts[first] + column), starts[end])
         if found is not None:
             parts += [text[position : found[0]], *_line_parts(text[slice(*found)], references)]
             position = found[1]
     return [*parts, text[position:]]
 
 
-def _texts(text: str, references: set[str]) -> Iterator[tuple[int, int, str | None]]:
-    """The lines and the content of each piece of text, in order; without content, lines of HTML.
+def _texts(text: str, references: set[str]) -> Iterator[tuple[int, int, str | None, int]]:
+    """The lines of each piece of text, in order, its content, and a column of the first line before it.
 
-    The labels of addresses are added to `references`.
+    Without content, they are lines of HTML. The labels of addresses are added to `references`.
     """
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     parser.disable("inline")
+    parser.block.ruler.before("list", "marker", _read_marker, {"alt": ["paragraph", "reference", "blockquote", "list"]})
     environment: dict[str, dict[str, object]] = {}
     tokens = parser.parse(text, environment)
     references |= {*environment.get("references", ())}
     for token in tokens:
         if token.map is not None and token.type == "inline" and token.content:
-            yield token.map[0], token.map[1], token.content
+            yield token.map[0], token.map[1], token.content, token.meta.get("column", 0)
         elif token.map is not None and token.type == "html_block":
-            yield token.map[0], token.map[1], None
+            yield token.map[0], token.map[1], None, 0
+
+
+def _read_marker(state: StateBlock, first: int, end: int, silent: bool) -> bool:
+    """Read a line that begins with a marker, and the blocks that stand below it or beside it."""
+    start = state.bMarks[first] + state.tShift[first]
+    marker = None if state.is_code_block(first) else _MARKER.match(state.src[start : state.eMarks[first]])
+    if marker is None or silent:
+        return marker is not None
+    if marker["colon"]:
+        width = len(marker["colon"].expandtabs())
+        return _read_indented(state, first, end, state.sCount[first] + width, beside=len(marker["colon"]))
+    state.line = first + 1
+    title = "quoted" if marker["quoted"] else "title"
+    token = state.push("inline", "", 0)
+    token.map, token.content = [first, first + 1], (marker[title] or "").strip()
+    token.meta["column"] = start + max(marker.start(title), 0) - (state.src.rfind("\n", 0, start) + 1)
+    return _read_indented(state, first + 1, end, state.blkIndent + _INDENT) if marker["box"] else True
+
+
+def _read_indented(state: StateBlock, first: int, end: int, indent: int, *, beside: int = 0) -> bool:
+    """Read the blocks that are indented so far. The first of them may stand beside a marker of its line."""
+    shift, columns, indent_before = state.tShift[first], state.sCount[first], state.blkIndent
+    if beside:
+        state.tShift[first], state.sCount[first] = shift + beside, indent
+    state.blkIndent = indent
+    state.md.block.tokenize(state, first, end)
+    state.blkIndent = indent_before
+    if beside:
+        state.tShift[first], state.sCount[first] = shift, columns
+    return True
 
 
 def _find(text: str, content: str, start: int, end: int) -> tuple[int, int] | None:
@@ -123,7 +165,13 @@ def _tokens(line: str, references: Collection[str]) -> Iterator[Token]:
         if token is None:
             continue
         yield from markup_tokens(line[position : match.start()], PLAIN)
-        if match["kept"]:
+        if match["page"]:
+            yield from (
+                Token("open", match["page"], "[["),
+                *_tokens(match["shown"], references),
+                Token("close", "]]", "[["),
+            )
+        elif match["kept"]:
             ticks = match["ticks"] or ""
             inner = match[0][len(ticks) : len(match[0]) - len(ticks)]
             yield from (Token("open", ticks, "code"), Token("text", inner), Token("close", ticks, "code"))
@@ -139,7 +187,7 @@ def _token(match: re.Match[str], line: str, opened: list[tuple[str, int]], refer
     `opened` has the name of each open element, and the index at which its content begins.
     """
     raw = match[0]
-    if match["kept"] or match["other"]:
+    if match["kept"] or match["page"] or match["other"]:
         return Token("other", raw)
     if match["tag"]:
         return None
