@@ -43,6 +43,11 @@ def test_addresses_placeholders_and_kept_elements_are_never_changed(by_engine: T
         assert translation.text.count(word) == 1
     marked = [line.replace(kept[0], "<code class='x'>{0} <i>a</i></code>") for line in lines[:1]]
     assert "<code class='x'>{0} <i>a</i></code>" in by_engine.translate(marked, markup="html")[0].text
+    (line,) = by_engine.translate([f"<p>{LINES[0]}<sup>2</sup></p>"], markup="html")
+    assert "<sup>2</sup>" in line.text
+    first, second, rest = LINES[0].split(" ", 2)
+    (line,) = by_engine.translate([f"{first} [b]{second}[/b] [I] {rest}"], copy_symbols=True)
+    assert re.fullmatch(r"[^\[]*\[b\][^\[]*\[/b\].*", line.text)
     (line,) = by_engine.translate(["{0}: {1}"], copy_symbols=True)
     assert line.text == "{0}: {1}"
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Final
 
@@ -24,13 +24,15 @@ _PLACEHOLDER = (
     r"|\$(?:\d++(?![.,]\d)|[a-z_]\w*)"
 )
 SHORTCODE: Final = (
-    r"\[[a-z][\w-]*+(?:\s++[\w-]++=(?:\"[^\"\[\]]*+\"|'[^'\[\]]*+'|[^\s\[\]]++))++\s*+/?\](?!\()|\[/[a-z][\w-]*+\](?!\()"
+    r"\[(?P<code>[a-z][\w-]*+)(?:=(?:\"[^\"\[\]]*+\"|[^\"\[\]]*+))?\](?=.{0,2000}?\[/(?P=code)\])(?!\()|\[\*\]"
+    r"|\[[a-z][\w-]*+(?:\s++[\w-]++=(?:\"[^\"\[\]]*+\"|'[^'\[\]]*+'|[^\s\[\]]++))++\s*+/?\](?!\()|\[/[a-z][\w-]*+\](?!\()"
     r"|(?<![\w:]):(?:[a-z][\w+-]{1,50}|[+-]1|100):(?![\w:])"
 )
-"""As in WordPress and in chats: [gallery id="1"], [/caption], :smile:."""
+"""As in forums, WordPress and chats: [b] before [/b], [*], [gallery id="1"], [/caption], :smile:."""
 _EMAIL = r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
 _URL = r"(?:https?://|(?<!\w)(?:[a-z][a-z+.-]{0,30}+://|www\.))[^\s<>\"“”«»]+"
 _KEPT = re.compile(rf"(?P<url>{_URL})|{_EMAIL}|{_PLACEHOLDER}|{SHORTCODE}", re.IGNORECASE)
+_CODE = re.compile(r"\[(/?)([a-z][\w-]*)", re.IGNORECASE)
 _OPENING = {")": "(", "]": "[", "}": "{"}
 
 
@@ -80,29 +82,63 @@ def links_to_copies(text: str, kept: Sequence[Range], translation: str) -> list[
     for start, end in kept:
         ranges_of.setdefault(text[start:end], []).append((start, end))
     for copy, ranges in ranges_of.items():
-        pattern = (r"\b" if copy[0].isalnum() else "") + re.escape(copy) + (r"\b" if copy[-1].isalnum() else "")
-        starts = [match.start() for match in re.finditer(pattern, translation)]
-        if len(starts) != len(ranges):
+        # The same text may also stand where it is not kept, as in "2 m<sup>2</sup>".
+        starts, own_starts = _starts_of(copy, translation), _starts_of(copy, text)
+        if len(starts) != len(own_starts) or not {start for start, _ in ranges} <= {*own_starts}:
             return None
-        links += [Link(*own, start, start + len(copy)) for own, start in zip(ranges, starts, strict=True)]
+        own_ends = dict(ranges)
+        links += [
+            Link(own, own_ends[own], start, start + len(copy))
+            for own, start in zip(own_starts, starts, strict=True)
+            if own in own_ends
+        ]
     # One may be a part of another.
     targets = without_overlaps(link[2:] for link in links)
     return links if len(targets) == len(links) else None
 
 
+def _pairs_of_codes(kept: Sequence[str]) -> dict[int, int]:
+    """The index of each code that another one ends, such as [b] and [/b], by the index of that end."""
+    pairs: dict[int, int] = {}
+    begun: list[tuple[str, int]] = []
+    for index, text in enumerate(kept):
+        if (code := _CODE.match(text)) is None:
+            continue
+        if not code[1]:
+            begun.append((code[2].lower(), index))
+        elif code[2].lower() in (names := [name for name, _ in begun]):
+            place = len(names) - 1 - names[::-1].index(code[2].lower())
+            pairs[index] = begun[place][1]
+            del begun[place:]
+    return pairs
+
+
+def _starts_of(copy: str, text: str) -> list[int]:
+    """Where a copy stands in a text, and not inside of a longer word or number."""
+    before = r"(?<!\d)" if copy[0].isdigit() else r"\b" if copy[0].isalpha() else ""
+    after = r"(?!\d)" if copy[-1].isdigit() else r"\b" if copy[-1].isalpha() else ""
+    return [match.start() for match in re.finditer(before + re.escape(copy) + after, text)]
+
+
 @dataclass(frozen=True, slots=True)
 class WithoutKept:
-    """A text without its kept ranges. Each of them is an empty mark of `marked`, which says where to put it back."""
+    """A text without its kept ranges. Each of them is a mark of `marked`, which says where to put it back.
+
+    The mark of a code such as [b] is on the words up to its [/b], and `closed` has its index by that of its end. All
+    others are empty.
+    """
 
     text: str
     kept: Sequence[Range]
     marked: MarkedText
+    closed: Mapping[int, int]
 
     @classmethod
     def of(cls, text: str, kept: Sequence[Range]) -> WithoutKept:
         """The text without the ranges, and without the space before those that stand alone."""
         parts: list[str] = []
         marks: list[Mark] = []
+        closed = _pairs_of_codes([text[start:end] for start, end in kept])
         position = length = 0
         for start, end in kept:
             before = text[position:start]
@@ -112,7 +148,10 @@ class WithoutKept:
             length += len(before)
             marks.append(Mark(length, length, text[start:end]))
             position = end
-        return cls(text, kept, MarkedText("".join([*parts, text[position:]]), tuple(marks)))
+        for end_index, index in sorted(closed.items(), key=itemgetter(1)):  # the outer ones first
+            marks[index] = replace(marks[index], end=marks[end_index].start)
+            marks[index + 1 : end_index] = [replace(mark, parent=index) for mark in marks[index + 1 : end_index]]
+        return cls(text, kept, MarkedText("".join([*parts, text[position:]]), tuple(marks)), closed)
 
     def put_back(self, translation: str, links: Iterable[Link]) -> tuple[str, list[Link]]:
         """The translation of the whole text, made of the translation without the kept ranges, and its links.
@@ -120,28 +159,36 @@ class WithoutKept:
         The first links are those of the kept ranges, one for each.
         """
         links = list(links)
-        places = [mark.start for mark in self.marked.translated(translation, links).marks]
+        marks = self.marked.translated(translation, links).marks
+        # What ends at a place stands before what begins there.
+        places = [
+            (marks[index].start, True)
+            if (begun := self.closed.get(index)) is None
+            else (marks[begun].end, marks[begun].start == marks[begun].end)
+            for index in range(len(marks))
+        ]
         text, new_links = "", list[Link]()
         # How far each character of both texts moves.
         moved_in_source = [0] * (len(self.marked.text) + 1)
         moved_in_target = [0] * (len(translation) + 1)
+        for (_, end), mark in zip(self.kept, self.marked.marks, strict=True):
+            for index in range(mark.start, len(moved_in_source)):
+                moved_in_source[index] = end - mark.start
         position = 0
-        for (start, end), mark, place in sorted(
-            zip(self.kept, self.marked.marks, places, strict=True), key=itemgetter(2)
-        ):
+        ordered = sorted(zip(self.kept, places, strict=True), key=itemgetter(1))
+        for number, ((start, end), (place, _)) in enumerate(ordered, 1):
             text += translation[position:place]
             if text and not text[-1].isspace() and self._needs_space(text[-1], self.text[max(0, start - 1) : start]):
                 text += " "
             new_links.append(Link(start, end, len(text), len(text) + end - start))
             text += self.text[start:end]
-            next_character = translation[place : place + 1]
+            is_last_here = number == len(ordered) or ordered[number][1][0] != place
+            next_character = translation[place : place + 1] if is_last_here else ""
             if next_character.isalnum() and self._needs_space(next_character, self.text[end : end + 1]):
                 text += " "
             position = place
             for index in range(place, len(moved_in_target)):
                 moved_in_target[index] = len(text) - place
-            for index in range(mark.start, len(moved_in_source)):
-                moved_in_source[index] = end - mark.start
         for link in links:
             source, target = moved_in_source[link.source_start], moved_in_target[link.target_start]
             new_links.append(link.shifted(source, target))

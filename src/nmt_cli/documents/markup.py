@@ -47,6 +47,7 @@ _CODES = {
     "xml": re.compile(r"(&(?!(?:amp|lt|gt|quot|apos|#\w+);)[\w.:-]+;)"),
     "plain": re.compile(r"(&(?:#?\w+);|\{\\[^{}\n]*\}|\{%[^\n]*?%\}|<\d[\d:.]*>)"),
 }
+_SYMBOL = re.compile(r"[^\s.,:;!?…'\"’‘“”„«»()\[\]/–—-]")
 _CDATA = "<![CDATA["
 
 
@@ -351,6 +352,7 @@ class _BlockBuilder:
     def build(self, indices: Sequence[int]) -> MarkedText:
         """The text in which each run of white space is a space, without one at the beginning and the end."""
         is_inside = set(indices)
+        symbols = self._elements_of_symbols(indices)
         start_of_kept, end_of_kept, kept_text = -1, -1, ""
         for index in indices:
             token = self._tokens[index]
@@ -366,7 +368,7 @@ class _BlockBuilder:
             if token.kind == "text":
                 self.translated_text += self._as_text(token.raw)
                 self._add(self._as_text(token.raw))
-            elif token.kind == "open" and pair in is_inside and _is_kept(token, self._rules):
+            elif index in symbols or (token.kind == "open" and pair in is_inside and _is_kept(token, self._rules)):
                 start_of_kept, end_of_kept, kept_text = index, pair, ""
             elif token.kind == "open" and pair in is_inside:
                 mark = Mark(self._length, self._length, token.raw, "", self._parent)
@@ -387,6 +389,23 @@ class _BlockBuilder:
             for mark in self._marks
         ]
         return MarkedText(text[start:end], tuple(marks))
+
+    def _elements_of_symbols(self, indices: Sequence[int]) -> set[int]:
+        """The start tags of elements without a letter that are no mere punctuation, such as <sup>2</sup>."""
+        found: set[int] = set()
+        counts_at: dict[int, tuple[int, int]] = {}
+        num_letters = num_symbols = 0
+        for index in indices:
+            token, pair = self._tokens[index], self._pairs.get(index, -1)
+            if token.kind == "text":
+                text = self._as_text(token.raw)
+                num_letters += any(map(str.isalpha, text))
+                num_symbols += bool(_SYMBOL.search(text))
+            elif token.kind == "open":
+                counts_at[index] = num_letters, num_symbols
+            elif pair in counts_at and counts_at[pair][0] == num_letters and counts_at[pair][1] < num_symbols:
+                found.add(pair)
+        return found
 
     @property
     def _parent(self) -> int:
