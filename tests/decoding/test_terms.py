@@ -31,7 +31,8 @@ def found(terms: dict[str, Sequence[str]], text: str) -> list[tuple[str, tuple[s
 @pytest.mark.parametrize(
     ("terms", "text", "expected"),
     [
-        ({"house": ["Haus"]}, "a house, the houses, a house-boat", [("house", ("Haus",)), ("house", ("Haus",))]),
+        ({"house": ["Haus"]}, "a house, the houses, a house-boat, house- and home", [("house", ("Haus",))] * 2),
+        ({"house-boat": ["Boot"]}, "a house-boat", [("house-boat", ("Boot",))]),
         ({"house": ["Haus"]}, "HOUSE and House", []),  # as typed, inside a sentence
         ({"house": ["haus"]}, "House! “House” is it.", [("House", ("haus", "Haus")), ("House", ("haus", "Haus"))]),
         ({"York": ["Y"], "New York": ["NY"]}, "New York and York", [("New York", ("NY",)), ("York", ("Y",))]),
@@ -66,6 +67,7 @@ def test_a_list_is_read_from_tsv_and_csv(tmp_path: Path) -> None:
         "a.tsv": "\ufeffsrc\ttgt\nbig house\tVilla|Villen\r\n\r\ncat\tKatze\n",
         "b.csv": 'Source;Target\nbig house;Villa|Villen\n"cat";"Katze"\ncat;Katze\n',
         "c.csv": 'cat,Katze\n"big\nhouse",Villa | Villen\n',
+        "d.csv": "Target,Source\nVilla|Villen,big house\nKatze,cat\n",
     }.items():
         terms = TermList.read(table(tmp_path, text, name))
         text = "a big house, a cat"
@@ -88,6 +90,12 @@ def test_a_wrong_list_is_refused_with_its_line(tmp_path: Path, text: str, line: 
     with pytest.raises(DataError, match=re.escape(message)) as error:
         TermList.read(table(tmp_path, text))
     assert error.value.where == f"{tmp_path / 'terms.tsv'}:{line}"
+
+
+def test_a_list_without_terms_is_refused(tmp_path: Path) -> None:
+    for text in ("", "source\ttarget\n\n"):
+        with pytest.raises(DataError, match="there are no terms in"):
+            TermList.read(table(tmp_path, text))
 
 
 def test_a_hundred_thousand_terms_are_quick(tmp_path: Path) -> None:

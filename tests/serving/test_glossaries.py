@@ -111,7 +111,7 @@ def test_csv_may_name_its_languages_and_a_translation_several_forms(server: Serv
 @pytest.mark.parametrize(
     ("change", "status", "message"),
     [
-        ({"entries": ""}, 400, "there are no entries"),
+        ({"entries": ""}, 400, "there are no terms in entries"),
         ({"entries": "sea\tMeer\n\t\nx\t \n"}, 400, "line 3 has an empty translation"),
         ({"entries": "\tMeer"}, 400, "line 1 has an empty term"),
         ({"entries": "sea\tMeer|"}, 400, "line 1 has an empty translation"),
@@ -164,6 +164,7 @@ def test_terms_are_met_in_a_line_in_capitals(server: Server) -> None:
         ({"sea": ""}, "terms has an empty text"),
         ({" ": "Meer"}, "terms has an empty text"),
         ({"sea": "Meer|"}, "terms has an empty translation"),
+        ({"sea": ["Meer", "Meeres"]}, "a translation in terms is no string"),
     ):
         refused = server.post("/v1/translate", asked | {"terms": terms})
         assert (refused.status, message in refused.json["error"]["message"]) == (400, True), refused.body

@@ -26,11 +26,15 @@ logger = logging.getLogger(__name__)
 
 _BETWEEN_FORMS = "|"
 _NAMES_OF_COLUMNS = (("source", "target"), ("src", "tgt"))
+_HYPHENS = "‐‑-"
 # Of CSV: a term, its translation and, in DeepL's glossaries, their languages.
 _NUMBERS_OF_COLUMNS = (2, 4)
-# In these scripts a word is no unit between spaces: each character is a unit.
+# In these scripts a word is no unit between spaces: each character is a unit. A hyphen joins parts of one word.
 _LETTERS_OF_WORDS = rf"[\p{{L}}\p{{M}}\p{{N}}_--[{LETTERS_WITHOUT_SPACES}]]"
-_UNIT = regex.compile(rf"[{LETTERS_WITHOUT_SPACES}]\p{{M}}*+|{_LETTERS_OF_WORDS}++|\s++|.", regex.V1)
+_UNIT = regex.compile(
+    rf"[{LETTERS_WITHOUT_SPACES}]\p{{M}}*+|{_LETTERS_OF_WORDS}++(?:[{_HYPHENS}]{_LETTERS_OF_WORDS}++)*+|\s++|.",
+    regex.V1,
+)
 WORD_CHARACTER = regex.compile(_LETTERS_OF_WORDS, regex.V1)
 LETTER_WITHOUT_SPACES = regex.compile(f"[{LETTERS_WITHOUT_SPACES}]")
 _FIRST_LETTER = regex.compile(r"\w")
@@ -140,27 +144,33 @@ def parse_terms(text: str, *, is_csv: bool, name: str) -> dict[str, list[str]]:
     """The terms of a table as text, each with the forms of its translation; `name` is that of its file.
 
     Each row has a term and its translation, or several forms of it: Haus|Hauses. In CSV two languages may follow, as in
-    DeepL's glossaries. Blank lines and names of columns are skipped. DataError if a row has other columns, if one is
-    blank, or if a term has two translations.
+    DeepL's glossaries. Blank lines are skipped. The first line may name the columns source and target, in either order.
+    DataError if a row has other columns, if one is blank, if a term has two translations, or if there are no terms.
     """
     terms: dict[str, list[str]] = {}
     lines_of_terms: dict[str, int] = {}
+    is_swapped = False
     for number, row in _rows(text, is_csv=is_csv, name=name):
         where = f"{name}:{number}"
         if len(row) not in (_NUMBERS_OF_COLUMNS if is_csv else (2,)):
             separator = "a comma or a semicolon" if is_csv else "a tab"
             message = f"line {number} has {len(row)} column{'s' if len(row) > 1 else ''}, and a term needs two"
             raise DataError(message, where=where, hint=f"write the term, {separator}, and its translation")
-        if number == 1 and tuple(cell.strip().lower() for cell in row[:2]) in _NAMES_OF_COLUMNS:
-            logger.info("%s: line 1 names the columns %s and %s, and is no term", name, *row[:2])
+        names = tuple(cell.strip().lower() for cell in row[:2])
+        if not terms and (names in _NAMES_OF_COLUMNS or names[::-1] in _NAMES_OF_COLUMNS):
+            is_swapped = names not in _NAMES_OF_COLUMNS
+            logger.info("%s: line %d names the columns %s and %s, and is no term", name, number, *row[:2])
             continue
-        source, forms = checked_term(*row[:2], place=f"line {number}", where=where)
+        source, forms = checked_term(*(row[1::-1] if is_swapped else row[:2]), place=f"line {number}", where=where)
         if terms.setdefault(source, forms) != forms:
             first = f"{_BETWEEN_FORMS.join(terms[source])!r} in line {lines_of_terms[source]}"
             message = f"line {number} translates {source!r} by {_BETWEEN_FORMS.join(forms)!r}, but it is {first}"
             hint = f"keep one of them, or write both forms in one line: {'|'.join([*terms[source], *forms])}"
             raise DataError(message, where=where, hint=hint)
         lines_of_terms.setdefault(source, number)
+    if not terms:
+        hint = "write a term, a tab or in CSV a comma, and its translation in each line"
+        raise DataError(f"there are no terms in {name}", where=name, hint=hint)
     return terms
 
 

@@ -38,10 +38,8 @@ class Dictionary:
 
     @classmethod
     def read(cls, pair: tuple[str, str], text: str, entries_format: EntriesFormat) -> Dictionary:
-        """The dictionary in lines of text; DataError or RequestError if there are none, or one is wrong."""
+        """The dictionary in lines of text; DataError if there are none, or one is wrong."""
         terms = parse_terms(text, is_csv=entries_format == "csv", name="entries")
-        if not terms:
-            raise invalid_request_error("there are no entries", hint="send at least one", where="entries")
         return cls(*pair, {source: "|".join(forms) for source, forms in terms.items()})
 
     @property

@@ -113,6 +113,8 @@ def wrong_field_error(error: ValidationError) -> RequestError:
             hint = f"give {name}; the page at /docs has the parameters of each call"
         case "extra_forbidden":
             reason, hint = f"there is no {name}", "leave it out; the page at /docs has the parameters of each call"
+        case "string_type" if name == "terms":
+            reason, hint = "a translation in terms is no string", "write several forms as Haus|Hauses"
         case _:
             reason, hint = f"{name}: {first['msg']}", "see /docs"
     return invalid_request_error(f"Invalid request: {reason}", hint=hint, where=name)
