@@ -164,6 +164,7 @@ def test_each_sentence_of_a_line_is_translated(
     lines = [f"{first}  {second}", f"{first} {first}", f"{first}\n{second}\r\n\n", second]
     options: dict[str, Any] = {"nbest": 2, "word_scores": True, "alignments": True}
     with caplog.at_level(logging.INFO, logger="nmt_cli"):
+        translator.translate([f"♪ {second} ♪"], first_line=7)
         joined, again, broken, single = translator.translate(lines, **options)
     assert [message.split(":")[0] for message in caplog.messages] == ["line 1 has several sentences"]
     parts = translator.translate([first, second], **options)

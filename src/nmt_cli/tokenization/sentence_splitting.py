@@ -117,7 +117,7 @@ class LineSplitter:
             )
             counts = f"{len(ids):,}", f"{model_limit:,}", len(split.sentences), f"{part_limit:,}"
             logger.warning(message, place, *counts)
-        elif len(split.sentences) > 1 and not self._has_logged_split:
+        elif sum(map(has_letters, split.sentences)) > 1 and not self._has_logged_split:
             message = "%s has several sentences: each is translated by itself, as in all such lines"
             logger.info(message, place)
             self._has_logged_split = True
