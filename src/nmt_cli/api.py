@@ -81,7 +81,7 @@ class Translator(LineTranslator):
         with reading_errors(source):
             content = source.read_bytes()
         languages = self.directions.find(from_, to).languages
-        document = read_document(content, source.name, languages=languages, limits=COMMAND_LINE_LIMITS, column=column)
+        document = read_document(content, str(source), languages=languages, limits=COMMAND_LINE_LIMITS, column=column)
         translated = self.translate_marked(document.blocks, to=to, from_=from_, **overrides)
         write_file(target, document.write(translated), error=DataError)
 

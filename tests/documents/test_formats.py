@@ -246,7 +246,7 @@ XLIFF = """<?xml version="1.0" encoding="UTF-8"?>
  <file source-language="en-US" original="a" datatype="html">
   <body>
    <trans-unit id="1">
-    <source>one <g id="1">two</g> <x id="2"/>&amp; three</source>{}
+    <source>one <g id="1">two</g> <x id="2"/>&amp; three</source>{target}
     <alt-trans><source>x</source><target>y</target></alt-trans>
    </trans-unit>
    <trans-unit id="2">
@@ -254,6 +254,9 @@ XLIFF = """<?xml version="1.0" encoding="UTF-8"?>
    </trans-unit>
    <trans-unit id="3"><source>six</source><target state="translated">sechs</target></trans-unit>
    <trans-unit id="4" translate="no"><source>seven</source></trans-unit>
+   <trans-unit id="5">
+    <source>eight <![CDATA[<b>nine</b> & ten]]></source><target><![CDATA[{cdata}]]></target>
+   </trans-unit>
   </body>
  </file>
 </xliff>
@@ -262,17 +265,21 @@ XLIFF = """<?xml version="1.0" encoding="UTF-8"?>
 
 def test_translations_stand_beside_their_source() -> None:
     review = ' state="needs-review-translation"'
-    after = XLIFF.format(f'\n    <target{review}>ONE <g id="1">TWO</g> <x id="2"/>&amp; THREE</target>')
-    after = after.replace("<file ", '<file target-language="de" ')
+    target = f'\n    <target{review}>ONE <g id="1">TWO</g> <x id="2"/>&amp; THREE</target>'
+    after = XLIFF.format(target=target, cdata="acht").replace("<file ", '<file target-language="de" ')
     five = 'FOUR <bpt id="1">&lt;b></bpt>FIVE<ept id="1">&lt;/b></ept>'
-    assert upper(XLIFF.format(""), "a.xlf") == after.replace(
-        '<target state="new"/>', f"<target{review}>{five}</target>"
+    after = after.replace('<target state="new"/>', f"<target{review}>{five}</target>")
+    assert upper(XLIFF.format(target="", cdata="acht"), "a.xlf") == after
+    nine = f"<target{review}>EIGHT <![CDATA[<b>NINE</b> & TEN]]></target>"
+    assert upper(XLIFF.format(target="", cdata=" "), "a.xlf") == after.replace(
+        "<target><![CDATA[acht]]></target>", nine
     )
-    segment = '<segment id="s"{}><source>one <pc id="1">two</pc><ph id="2"/></source>{}</segment>'
+    segment = '<segment{} id="s"><source>one <pc id="1">two</pc><ph id="2"/></source>{}</segment>'
     second = '<xliff version="2.0" srcLang="en"{}><file id="f"><unit id="u">{}</unit></file></xliff>'
-    assert upper(second.format("", segment.format(' state="initial" subState="x:y"', "")), "a.xliff") == second.format(
-        "", segment.format(' state="translated"', '<target>ONE <pc id="1">TWO</pc><ph id="2"/></target>')
-    ).replace("<xliff ", '<xliff trgLang="de" ')
+    target = '<target>ONE <pc id="1">TWO</pc><ph id="2"/></target>'
+    after = second.format("", segment.format(' state="translated"', target)).replace("<xliff ", '<xliff trgLang="de" ')
+    for state in ("", ' state="initial" subState="x:y"'):
+        assert upper(second.format("", segment.format(state, "")), "a.xliff") == after
     unit = '<tu>\n  <tuv xml:lang="en-GB">\n   <seg>one <ph x="1">{{1}}</ph></seg>\n  </tuv>{}\n </tu>'
     memory = '<tmx version="1.4"><header srclang="en"/><body>\n ' + unit + "\n</body></tmx>"
     added = '\n  <tuv xml:lang="de">\n   <seg>ONE <ph x="1">{1}</ph></seg>\n  </tuv>'
@@ -401,6 +408,9 @@ def test_the_command_takes_a_file_by_its_ending(tmp_path: Path, model: Path) -> 
     (tmp_path / "terms.tsv").write_text(f"house\t{'Haus' * 200}\n")
     lacking = run(tmp_path, model, "table.csv", "--column", "text", "--terms", "terms.tsv")
     assert "the text 'Today the dog sees a house.' lacks the translation of 'house'" in lacking.stderr
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "old.html").write_bytes(b"<p>caf\xe9")
+    iconv = "iconv -f WINDOWS-1252 -t UTF-8"
     refusals = {
         ("table.csv",): "fix:   say which one to translate: --column text",
         ("table.csv", "--column", "txt"): "fix:   say which one to translate: --column text",
@@ -409,6 +419,7 @@ def test_the_command_takes_a_file_by_its_ending(tmp_path: Path, model: Path) -> 
         ("table.csv", "--nbest", "2"): "fix:   leave --nbest out, or give lines of text with -i",
         ("table.csv", "--errors", "replace"): "fix:   leave --errors out, or give lines of text with -i",
         ("missing.html",): "fix:   check the path",
+        ("in/old.html",): f"fix:   if it is Windows-1252: {iconv} in/old.html > in/utf8-old.html",
         ("table.csv", "-o", "table.docx"): "fix:   -o translated.csv",
         ("-i", "table.csv"): "fix:   give it as a document, with its ending: nmt decode table.csv -o NEW",
         ("lines.txt", "--column", "1"): "fix:   give a CSV or TSV file without -i: nmt decode FILE --column NAME",

@@ -5,7 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from nmt_cli.documents.markup import XML, Token, block_parts, block_writer, markup_tokens, matching_tags
+from nmt_cli.documents.markup import (
+    XML,
+    Token,
+    block_parts,
+    block_writer,
+    cdata_parts,
+    cdata_text,
+    is_cdata,
+    markup_tokens,
+    matching_tags,
+)
 from nmt_cli.documents.parts import Part
 from nmt_cli.errors import DataError
 from nmt_cli.languages import match_code, standard_code
@@ -116,7 +126,7 @@ def xliff_parts(text: str, *, languages: LanguagePair, name: str) -> list[Part]:
             opening = _with_attribute(token, "state", _FOR_REVIEW) if is_old else token.raw
             opening = opening.removesuffix(">").rstrip("/ ") + ">"
             replaced[target] = tree.end(target) + 1, [opening, *translated, f"</{token.name}>"]
-        if _attribute(tree.tokens[unit], "state") == "initial":
+        if not is_old and _attribute(tree.tokens[unit], "state") in ("", "initial"):
             tag = _with_attribute(tree.tokens[unit], "state", "translated")
             replaced[unit] = unit + 1, [re.sub(r"\s+subState\s*=\s*(?:\"[^\"]*\"|'[^']*')", "", tag)]
     if replaced:
@@ -190,7 +200,7 @@ def _check_root(roots: Sequence[int], root: str, *, name: str) -> None:
 
 def _has_translation(tree: _Tree, unit: int, source: int, target: int | None) -> bool:
     """Whether the target of a unit is a translation: as its state says, or if it differs from the source."""
-    if target is None or not re.sub(r"<[^<>]*>", "", tree.inner_text(target)).strip():
+    if target is None or not any(_has_text(token) for token in tree.inner(target)):
         return False
     state = _attribute(tree.tokens[target], "state") or _attribute(tree.tokens[unit], "state")
     if state:
@@ -198,10 +208,21 @@ def _has_translation(tree: _Tree, unit: int, source: int, target: int | None) ->
     return tree.inner_text(target) != tree.inner_text(source)
 
 
+def _has_text(token: Token) -> bool:
+    return bool(cdata_text(token).strip()) if is_cdata(token) else token.kind == "text" and bool(token.raw.strip())
+
+
 def _inline_parts(tokens: Sequence[Token]) -> list[Part]:
-    """The content of a segment as one block, or as it is if there is nothing to translate."""
+    """The content of a segment as a block, or as it is if there is nothing to translate; CDATA is apart from it."""
     tokens = _with_spans(_with_whole_codes(tokens))
-    return block_parts(tokens, range(len(tokens)), matching_tags(tokens), XML, block_writer(tokens, XML))
+    pairs, write = matching_tags(tokens), block_writer(tokens, XML)
+    parts: list[Part] = []
+    start = 0
+    for end in [*(index for index, token in enumerate(tokens) if is_cdata(token)), len(tokens)]:
+        parts += block_parts(tokens, range(start, end), pairs, XML, write) if start < end else []
+        parts += cdata_parts(tokens[end]) if end < len(tokens) else []
+        start = end + 1
+    return parts
 
 
 def _with_whole_codes(tokens: Sequence[Token]) -> list[Token]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from shlex import quote
 from typing import Final
 
@@ -55,7 +56,9 @@ def decode_text(content: bytes, declaration: re.Pattern[bytes] | None, *, name: 
         message = (
             f"line {line:,} of {name} is not {encoding.codec.upper()}: it has the byte 0x{content[error.start]:02x}"
         )
-        hint = f"if it is Windows-1252: iconv -f WINDOWS-1252 -t UTF-8 {quote(name)} > {quote(f'utf8-{name}')}"
+        file = PurePath(name)
+        converted = quote(str(file.with_name(f"utf8-{file.name}")))
+        hint = f"if it is Windows-1252: iconv -f WINDOWS-1252 -t UTF-8 {quote(name)} > {converted}"
         raise DataError(message, where=f"{name}:{line}", hint=hint) from None
     if "\0" in text:
         raise DataError(

@@ -28,7 +28,8 @@ _ESCAPED_TAG = re.compile(
     r"(?:\s++[\w:.@-]++\s*+=\s*+(?:\"[^\"<>]*+\"|'[^'<>]*+'|&quot;(?:(?!&quot;)[^<>])*+&quot;|[^\s\"'<>&]++))*+"
     r"\s*+(?P<end>/?)&gt;"
 )
-_OTHER = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", ">"), ("<!", ">"))
+_CDATA, _CDATA_END = "<![CDATA[", "]]>"
+_OTHER = (("<!--", "-->"), (_CDATA, _CDATA_END), ("<?", ">"), ("<!", ">"))
 # With the entities that a document declares itself.
 _DOCTYPE = re.compile(r"<!doctype\b(?:[^\[>\"']++|\"[^\"]*+\"|'[^']*+')*+(?:\[.*?\]\s*+)?>", re.IGNORECASE | re.DOTALL)
 _DOCTYPE_BEGINS = "<!doctype"
@@ -48,7 +49,6 @@ _CODES = {
     "plain": re.compile(r"(&(?:#?\w+);|\{\\[^{}\n]*\}|\{%[^\n]*?%\}|<\d[\d:.]*>)"),
 }
 _SYMBOL = re.compile(r"[^\s.,:;!?…'\"’‘“”„«»()\[\]/–—-]")
-_CDATA = "<![CDATA["
 
 
 def _names(text: str) -> frozenset[str]:
@@ -138,10 +138,9 @@ def parse_markup(text: str, rules: MarkupRules) -> MarkupDocument:
     while index < len(tokens):
         token = tokens[index]
         end = (pairs.get(index, index) if token.kind == "open" and _is_kept(token, rules) else index) + 1
-        if token.raw.startswith(_CDATA) and rules.language == "xml":
-            parts += block_parts(tokens, indices, pairs, rules, write)
+        if is_cdata(token) and rules.language == "xml":
+            parts += [*block_parts(tokens, indices, pairs, rules, write), *cdata_parts(token)]
             indices = []
-            parts += [_CDATA, *parse_markup(token.raw[len(_CDATA) : -3], PLAIN).parts, "]]>"]
         elif is_block[index]:
             parts += block_parts(tokens, indices, pairs, rules, write)
             indices = []
@@ -151,6 +150,21 @@ def parse_markup(text: str, rules: MarkupRules) -> MarkupDocument:
         index = end
     parts += block_parts(tokens, indices, pairs, rules, write)
     return MarkupDocument([part for part in parts if part != ""])
+
+
+def is_cdata(token: Token) -> bool:
+    """Whether a token is a section of CDATA, whose text is written as it is."""
+    return token.raw.startswith(_CDATA)
+
+
+def cdata_text(token: Token) -> str:
+    """What is in a section of CDATA."""
+    return token.raw[len(_CDATA) : -len(_CDATA_END)]
+
+
+def cdata_parts(token: Token) -> list[Part]:
+    """The parts of a section of CDATA, which may hold tags."""
+    return [_CDATA, *parse_markup(cdata_text(token), PLAIN).parts, _CDATA_END]
 
 
 def block_writer(tokens: Sequence[Token], rules: MarkupRules) -> Callable[[MarkedText], str]:

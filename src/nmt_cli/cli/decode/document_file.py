@@ -81,7 +81,7 @@ class DocumentFile:
         limits = COMMAND_LINE_LIMITS
         with reading_errors(source), source.open("rb") as stream:
             content = stream.read(limits.max_bytes + 1)
-        document = read_document(content, source.name, languages=languages, limits=limits, column=column)
+        document = read_document(content, str(source), languages=languages, limits=limits, column=column)
         return cls(document, document.blocks)
 
     def total(self) -> int:
