@@ -60,7 +60,7 @@ DOCUMENTS = {
  <t><![CDATA[«three» & <i>«four»</i>]]></t>
 </r>
 """,
-    "a.txt": "«one <b>»\r\n\r\n  «two» \r\n42\r\n",
+    "a.txt": "«one» <b class=x>«two»</b>\r\n\r\n  «if a <b and c> d» \r\n42\r\n",
     "a.md": """\
 ---
 title: x
@@ -403,6 +403,9 @@ def test_the_command_takes_a_file_by_its_ending(tmp_path: Path, model: Path) -> 
     (tmp_path / "table.csv").write_text("id,text\n1,Today the dog sees a house.\n")
     by_option = run(tmp_path, model, "-i", "lines.txt")
     assert run(tmp_path, model, "lines.txt").stdout == by_option.stdout
+    (tmp_path / "tags.txt").write_text("Today the <b>dog</b> sees a house.\n\n")
+    assert re.fullmatch(r"Heute .*<b>.*Hund</b>.*\n\n", run(tmp_path, model, "tags.txt").stdout)
+    (tmp_path / "page.txt").write_text("<!DOCTYPE html>\n<p>one")
     table = run(tmp_path, model, "table.csv", "--column", "text")
     assert table.stdout.startswith("id,text\n1,Heute ")
     (tmp_path / "terms.tsv").write_text(f"house\t{'Haus' * 200}\n")
@@ -422,7 +425,8 @@ def test_the_command_takes_a_file_by_its_ending(tmp_path: Path, model: Path) -> 
         ("in/old.html",): f"fix:   if it is Windows-1252: {iconv} in/old.html > in/utf8-old.html",
         ("table.csv", "-o", "table.docx"): "fix:   -o translated.csv",
         ("-i", "table.csv"): "fix:   give it as a document, with its ending: nmt decode table.csv -o NEW",
-        ("lines.txt", "--column", "1"): "fix:   give a CSV or TSV file without -i: nmt decode FILE --column NAME",
+        ("page.txt",): "fix:   give it as a document, with its ending: nmt decode FILE -o NEW",
+        ("-i", "lines.txt", "--column", "1"): "fix:   give a CSV or TSV file without -i: nmt decode FILE --column NAME",
     }
     for arguments, fix in refusals.items():
         refused = run(tmp_path, model, *arguments)

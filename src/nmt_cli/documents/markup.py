@@ -20,6 +20,8 @@ from nmt_cli.documents.parts import Block, Part, blocks_of, render_parts
 _TAG = re.compile(
     r"<(?P<slash>/?)(?P<name>[A-Za-z_][^\s<>/\"'=]*+)(?P<attributes>(?:[^<>\"']++|\"[^\"]*+\"|'[^']*+')*+)>"
 )
+# In plain text a value tells <b id=1> from the comparisons in "a <b and c> d".
+_PLAIN_ATTRIBUTES = re.compile(r"[\s/]*+|[^=]*+=.*", re.DOTALL)
 # At the end of a fragment.
 _CUT_TAG = re.compile(r"<(?:/[A-Za-z_]|[A-Za-z_][\w:.-]*+\s++[\w:.-]++\s*+=)[^<>]*+\Z")
 # As content systems store HTML in XML: &lt;b class="x"&gt;.
@@ -226,7 +228,7 @@ def _markup_at(text: str, position: int, unclosed: set[str], rules: MarkupRules)
                 continue
             return Token("other", text[position : end + len(closing)]), end + len(closing)
     match = _TAG.match(text, position)
-    if match is None:
+    if match is None or (rules.language == "plain" and not _PLAIN_ATTRIBUTES.fullmatch(match["attributes"])):
         return None, position
     name = match["name"] if rules.language == "xml" else match["name"].lower()
     if match["slash"]:

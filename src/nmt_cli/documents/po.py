@@ -6,7 +6,7 @@ import re
 
 import polib
 
-from nmt_cli.documents.lines import marked_parts
+from nmt_cli.documents.lines import text_parts
 from nmt_cli.documents.parts import Part
 from nmt_cli.errors import DataError
 from nmt_cli.languages import match_code
@@ -76,5 +76,5 @@ def _po_string(source: str) -> list[Part]:
     lines = source.splitlines(keepends=True)
     parts: list[Part] = ['""\n' if len(lines) > 1 else ""]
     for number, line in enumerate(lines):
-        parts += ["\n" if number else "", '"', *marked_parts(line, polib.escape), '"']
+        parts += ["\n" if number else "", '"', *text_parts(line, polib.escape), '"']
     return parts

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from shlex import quote
 
-from nmt_cli.documents.lines import marked_parts
+from nmt_cli.documents.lines import text_parts
 from nmt_cli.documents.markup import PLAIN, parse_markup
 from nmt_cli.documents.parts import Block, Part, blocks_of
 from nmt_cli.errors import DataError, nearest_word
@@ -79,7 +79,7 @@ def _cell(cell: str, delimiter: str) -> Sequence[Part]:
     match parts:
         case [Block() as block] if inner == cell:
             return [Block(block.text, lambda translation: _quoted_if_needed(block.write(translation), delimiter))]
-    return ['"', *marked_parts(inner, _doubled), '"']
+    return ['"', *text_parts(inner, _doubled), '"']
 
 
 def _doubled(text: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from nmt_cli.cli.decode.input import STANDARD
+from nmt_cli.cli.decode.structured_files import check_unstructured
 from nmt_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from nmt_cli.documents.marked_text import MarkedText
 
 _BLOCKS_TOGETHER = 1000
+_BEGINNING = 1 << 16  # by which a page or a table is known that is called .txt
 
 
 def choose_source(file: Path | None, source: Path) -> tuple[Path, bool]:
@@ -31,7 +33,7 @@ def choose_source(file: Path | None, source: Path) -> tuple[Path, bool]:
     if source != STANDARD:
         message = f"{file} and {source} are both given to translate"
         raise UsageError(message, where="--input", hint="give one: a document or text as FILE, or text with -i FILE")
-    return file, ending_of(file.name) not in ("", ".txt")
+    return file, ending_of(file.name) != ""
 
 
 def check_document(source: Path, *, output: Path, refused: Sequence[str]) -> None:
@@ -74,13 +76,15 @@ class DocumentFile:
     def read(cls, source: Path, *, model: Path, from_: str | None, to: str | None, column: str | None) -> DocumentFile:
         """The document in a file, to be translated by a model from one language to another."""
         from nmt_cli.artifacts.model_directory import load_saved_config
-        from nmt_cli.documents.formats import COMMAND_LINE_LIMITS, read_document
+        from nmt_cli.documents.formats import COMMAND_LINE_LIMITS, ending_of, read_document
         from nmt_cli.files import reading_errors
 
         languages = load_saved_config(model).languages.find(from_, to).languages
         limits = COMMAND_LINE_LIMITS
         with reading_errors(source), source.open("rb") as stream:
             content = stream.read(limits.max_bytes + 1)
+        if ending_of(source.name) == ".txt":
+            check_unstructured(content[:_BEGINNING], name=str(source))
         document = read_document(content, str(source), languages=languages, limits=limits, column=column)
         return cls(document, document.blocks)
 
