@@ -163,6 +163,31 @@ def test_all_but_the_text_stays(name: str, line_end: str) -> None:
     assert upper(re.sub("[«»]", "", template), name) == expected
 
 
+@pytest.mark.parametrize("name", ["a.txt", "a.po", "a.xlf"])
+def test_the_branches_of_a_plural_are_texts(name: str) -> None:
+    file = {
+        "a.txt": "%s",
+        "a.po": 'msgid "x"\nmsgstr "y"\n\n#, fuzzy\nmsgid "%s"\nmsgstr "%s"\n',
+        "a.xlf": '<xliff><file target-language="de"><unit><segment state="translated">'
+        "<source>%s</source><target>%s</target></segment></unit></file></xliff>",
+    }[name]
+    for before, after in (
+        (
+            "{n, plural,\n =0 {no <b>dogs</b>}\n other {# dogs}}!",
+            "{n, plural,\n =0 {NO <b>DOGS</b>}\n other {# DOGS}}!",
+        ),
+        (
+            "Case #5: {who, select, she {she has} other {they have}} {n, plural, one {# dog} other {# dogs}}.",
+            "{who, select, she {{n, plural, one {CASE '#'5: SHE HAS # DOG.} other {CASE '#'5: SHE HAS # DOGS.}}}"
+            " other {{n, plural, one {CASE '#'5: THEY HAVE # DOG.} other {CASE '#'5: THEY HAVE # DOGS.}}}}",
+        ),
+    ):
+        if name == "a.po":
+            before, after = before.replace("\n", "\\n"), after.replace("\n", "\\n")
+        source = file.replace("%s", before, 1)
+        assert upper(source.replace("%s", ""), name) == (source.replace("%s", after) if "%s" in source else after)
+
+
 def test_the_dash_of_a_speaker_is_not_translated() -> None:
     cue = b"1\n00:00:01,000 --> 00:00:02,000\n{\\an8}- Hello.\n<i>- There.</i>\n"
     document = read_document(cue, "a.srt", languages=EN_DE, limits=COMMAND_LINE_LIMITS)

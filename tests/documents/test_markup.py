@@ -274,6 +274,8 @@ def test_codes_of_other_programs_are_found_and_no_words(text: str, kept: list[st
         "a.b" * 50_000,
         '[a b="' * 20_000,
         "[a b=1 " * 20_000,
+        "[a]" * 20_000,
+        "{n, plural, " * 5_000,
     ],
 )
 def test_addresses_and_placeholders_are_found_in_one_pass(text: str) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Final
 
+from nmt_cli.documents.icu_messages import ICU_ARGUMENT
 from nmt_cli.documents.marked_text import Mark, MarkedText
 from nmt_cli.tokenization.pieces import Link, Range
 
@@ -31,7 +32,7 @@ SHORTCODE: Final = (
 """As in forums, WordPress and chats: [b] before [/b], [*], [gallery id="1"], [/caption], :smile:."""
 _EMAIL = r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
 _URL = r"(?:https?://|(?<!\w)(?:[a-z][a-z+.-]{0,30}+://|www\.))[^\s<>\"“”«»]+"
-_KEPT = re.compile(rf"(?P<url>{_URL})|{_EMAIL}|{_PLACEHOLDER}|{SHORTCODE}", re.IGNORECASE)
+_KEPT = re.compile(rf"(?P<url>{_URL})|{_EMAIL}|{ICU_ARGUMENT}|{_PLACEHOLDER}|{SHORTCODE}", re.IGNORECASE)
 _CODE = re.compile(r"\[(/?)([a-z][\w-]*)", re.IGNORECASE)
 _OPENING = {")": "(", "]": "[", "}": "{"}
 

@@ -5,10 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from nmt_cli.documents.icu_messages import ICU_ARGUMENT
 from nmt_cli.documents.markup import PLAIN, parse_markup
 from nmt_cli.documents.parts import Block, Part
 
-_LINE = re.compile(r"[^\r\n]+")
+# A plural of ICU may have several.
+_TEXT = rf"(?:[^\r\n{{]++|{ICU_ARGUMENT}|\{{)"
+_LINE = re.compile(rf"{_TEXT}++")
+_LINE_WITH_END = re.compile(rf"{_TEXT}*+(?:\r\n?|\n)|{_TEXT}++")
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a text with their ends."""
+    return _LINE_WITH_END.findall(text)
 
 
 def text_parts(text: str, escape: Callable[[str], str] = str) -> list[Part]:

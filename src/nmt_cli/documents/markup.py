@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
+from nmt_cli.documents.icu_messages import find_icu_argument
 from nmt_cli.documents.marked_text import Mark, MarkedText
 from nmt_cli.documents.parts import Block, Part, blocks_of, render_parts
 
@@ -328,7 +329,19 @@ def block_parts(
     rules: MarkupRules,
     write: Callable[[MarkedText], str],
 ) -> list[Part]:
-    """The block of these tokens, with the space before and after it; only markup if it has no letters."""
+    """The block of these tokens, with the space before and after it; only markup if it has no letters.
+
+    There is one for each branch of a plural or a selection of ICU.
+    """
+    if (branches := _icu_branches([tokens[index] for index in indices])) is not None:
+        parts: list[Part] = []
+        for piece in branches:
+            parts += (
+                [piece]
+                if isinstance(piece, str)
+                else block_parts(piece, range(len(piece)), matching_tags(piece), rules, write)
+            )
+        return parts
     first, last = 0, len(indices)
     while first < last and tokens[indices[first]].kind == "text" and not tokens[indices[first]].raw.strip():
         first += 1
@@ -346,6 +359,56 @@ def block_parts(
     before += first_run[: _space_before(first_run)]
     after = last_run[len(last_run) - _space_before(last_run[::-1]) :] + after
     return [before, Block(block, write), after]
+
+
+def _icu_branches(tokens: Sequence[Token]) -> list[str | list[Token]] | None:
+    """The texts of the branches of an ICU argument, each with what stands around it, and the syntax between them.
+
+    None if there is no such argument.
+    """
+    text = "".join(token.raw if token.kind == "text" else "\0" for token in tokens)
+    if (argument := find_icu_argument(text)) is None:
+        return None
+    before, after = _slice(tokens, 0, argument.start), _slice(tokens, argument.end, len(text))
+    pieces: list[str | list[Token]] = []
+    has_text = any(map(str.isalpha, text[: argument.start] + text[argument.end :]))
+    if argument.is_plural and has_text:  # a number sign means the number inside of the argument alone
+        before, after = (_with_signs(around, [Token("other", "'#'")]) for around in (before, after))
+    sign = [Token("open", "", "#"), Token("text", "#"), Token("close", "", "#")]
+    position = argument.start
+    for start, end in argument.branches:
+        branch = _slice(tokens, start, end)
+        branch = _with_signs(branch, sign) if argument.is_plural else branch
+        pieces += [text[position:start], [*before, *branch, *after] if has_text else branch]
+        position = end
+    pieces.append(text[position : argument.end])
+    if not has_text:
+        pieces = ["".join(token.raw for token in before), *pieces, "".join(token.raw for token in after)]
+    return pieces
+
+
+def _slice(tokens: Sequence[Token], start: int, end: int) -> list[Token]:
+    """The tokens between two characters of their text, in which any other token is one character."""
+    found: list[Token] = []
+    position = 0
+    for token in tokens:
+        length = len(token.raw) if token.kind == "text" else 1
+        first, last = max(start - position, 0), min(end - position, length)
+        if first < last:
+            found.append(Token("text", token.raw[first:last]) if token.kind == "text" else token)
+        position += length
+    return found
+
+
+def _with_signs(tokens: Sequence[Token], sign: Sequence[Token]) -> list[Token]:
+    """The tokens with others in place of each number sign in their text."""
+    found: list[Token] = []
+    for token in tokens:
+        runs = re.split(r"(?<!&)#", token.raw) if token.kind == "text" else []
+        found += [token] if not runs else []
+        for number, run in enumerate(runs):
+            found += [*(sign if number else ()), *([Token("text", run)] if run else ())]
+    return found
 
 
 def _space_before(raw: str) -> int:

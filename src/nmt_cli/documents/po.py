@@ -6,7 +6,7 @@ import re
 
 import polib
 
-from nmt_cli.documents.lines import text_parts
+from nmt_cli.documents.lines import lines_of, text_parts
 from nmt_cli.documents.parts import Part
 from nmt_cli.errors import DataError
 from nmt_cli.languages import match_code
@@ -73,7 +73,7 @@ def _with_fuzzy(comments: str) -> str:
 
 def _po_string(source: str) -> list[Part]:
     """A string of a PO file; one with line breaks has a line for each of its lines, as gettext writes it."""
-    lines = source.splitlines(keepends=True)
+    lines = lines_of(source)
     parts: list[Part] = ['""\n' if len(lines) > 1 else ""]
     for number, line in enumerate(lines):
         parts += ["\n" if number else "", '"', *text_parts(line, polib.escape), '"']
