@@ -58,6 +58,7 @@ DOCUMENTS = {
 <r>
  <s id="x">«one» <b>«two»</b> &amp; &own;</s>
  <t><![CDATA[«three» & <i>«four»</i>]]></t>
+ <string translatable="false">five</string>
 </r>
 """,
     "a.txt": "«one» <b class=x>«two»</b>\r\n\r\n  «if a <b and c> d» \r\n42\r\n",
@@ -90,6 +91,9 @@ code
 
 [label]: /u "title"
 [^1]: «a note»
+[^2]: «One.»
+
+    «two»
 
 > [!NOTE]
 > «one»
@@ -192,6 +196,12 @@ def test_the_dash_of_a_speaker_is_not_translated() -> None:
     cue = b"1\n00:00:01,000 --> 00:00:02,000\n{\\an8}- Hello.\n<i>- There.</i>\n"
     document = read_document(cue, "a.srt", languages=EN_DE, limits=COMMAND_LINE_LIMITS)
     assert [block.text for block in document.blocks] == ["Hello.", "There."]
+
+
+def test_tags_of_webvtt_may_have_classes() -> None:
+    cue = b"WEBVTT\n\n00:01.000 --> 00:02.000\n<v.loud Ann>Hi <c.red.big>there</c></v>\n"
+    (block,) = read_document(cue, "a.vtt", languages=EN_DE, limits=COMMAND_LINE_LIMITS).blocks
+    assert [block.text[mark.start : mark.end] for mark in block.marks] == ["Hi there", "there"]
 
 
 def test_a_paragraph_of_markdown_is_one_block() -> None:

@@ -26,15 +26,15 @@ _FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\r?\n(?s:.*?)\n\1[ \t]*(?:\r?\n
 _HARD_BREAK = re.compile(r"(?: {2,}|\\)\r?\n[ \t>]*")
 _LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
 # Boxes of GitHub, fences, tables of contents and attributes; boxes and tabs of MkDocs, whose text is indented below
-# them; definitions, whose text begins beside their colon.
+# them; definitions and footnotes, whose text begins beside them.
 _MARKER = re.compile(
     r"(?:\[![\w-]+\][+-]?|:{3,}[ \t]*(?:\{[^{}\n]*\}[ \t]*)?[\w-]*(?:\{[^{}\n]*\})?)(?=\s|\[|\Z)[ \t]*(?P<title>.*)"
     r"|(?:\[\[?_?toc_?\]\]?|\{:[^{}\n]*\})[ \t]*\Z"
     r"|(?P<box>(?:!!!|\?\?\?\+?)[ \t]+[\w-]+[\w \t-]*|===[!+]*[ \t]+(?=\"))(?:\"(?P<quoted>.*)\")?[ \t]*\Z"
-    r"|(?P<colon>[:~][ \t]+)(?=\S)",
+    r"|(?P<beside>[:~][ \t]+|(?P<footnote>\[\^[^\]\s]{1,99}\]:[ \t]+))(?=\S)",
     re.IGNORECASE,
 )
-_INDENT = 4  # of the text below a box
+_INDENT = 4  # of the text below a box or a footnote
 # Code, formulas and addresses; escapes, footnotes, boxes, emoji, references, templates and comments.
 # Bounds keep text with many beginnings and no ends from taking long.
 _MOST, _DEEPEST = 2000, 100
@@ -102,9 +102,9 @@ def _read_marker(state: StateBlock, first: int, end: int, silent: bool) -> bool:
     marker = None if state.is_code_block(first) else _MARKER.match(state.src[start : state.eMarks[first]])
     if marker is None or silent:
         return marker is not None
-    if marker["colon"]:
-        width = len(marker["colon"].expandtabs())
-        return _read_indented(state, first, end, state.sCount[first] + width, beside=len(marker["colon"]))
+    if beside := marker["beside"]:
+        width = _INDENT if marker["footnote"] else len(beside.expandtabs())
+        return _read_indented(state, first, end, state.sCount[first] + width, beside=len(beside))
     state.line = first + 1
     title = "quoted" if marker["quoted"] else "title"
     token = state.push("inline", "", 0)

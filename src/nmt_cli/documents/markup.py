@@ -37,7 +37,7 @@ _OTHER = (("<!--", "-->"), (_CDATA, _CDATA_END), ("<?", ">"), ("<!", ">"))
 _DOCTYPE = re.compile(r"<!doctype\b(?:[^\[>\"']++|\"[^\"]*+\"|'[^']*+')*+(?:\[.*?\]\s*+)?>", re.IGNORECASE | re.DOTALL)
 _DOCTYPE_BEGINS = "<!doctype"
 _NOT_TRANSLATED = re.compile(
-    r"(?:^|\s)(?:translate\s*=\s*[\"']?no\b|mtype\s*=\s*[\"']protected|class\s*=\s*(?:\"[^\"]*\bnotranslate\b|'[^']*\bnotranslate\b|notranslate\b))",
+    r"(?:^|\s)(?:translate\s*=\s*[\"']?no\b|translatable\s*=\s*[\"']false\b|mtype\s*=\s*[\"']protected|class\s*=\s*(?:\"[^\"]*\bnotranslate\b|'[^']*\bnotranslate\b|notranslate\b))",
     re.IGNORECASE,
 )
 _SPACES = re.compile(r"[ \t\r\n\f]+")
@@ -231,7 +231,8 @@ def _markup_at(text: str, position: int, unclosed: set[str], rules: MarkupRules)
     match = _TAG.match(text, position)
     if match is None or (rules.language == "plain" and not _PLAIN_ATTRIBUTES.fullmatch(match["attributes"])):
         return None, position
-    name = match["name"] if rules.language == "xml" else match["name"].lower()
+    # In WebVTT a name has classes after it.
+    name = match["name"] if rules.language == "xml" else match["name"].lower().partition(".")[0]
     if match["slash"]:
         return Token("close", match[0], name), match.end()
     is_void = rules.language != "xml" and name in _HTML_VOID
