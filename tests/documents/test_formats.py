@@ -198,6 +198,23 @@ def test_the_dash_of_a_speaker_is_not_translated() -> None:
     assert [block.text for block in document.blocks] == ["Hello.", "There."]
 
 
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("你好，旧的世界。再见", "你好，旧的\n世界。再见"),
+        ("古いラーメンです", "古いラー\nメンです"),
+        ("alt neu", "alt\nneu"),
+        ("alt", "alt"),
+    ],
+)
+def test_a_cue_has_as_many_lines_as_before_in_any_script(text: str, lines: str) -> None:
+    cue = "1\n00:00:01,000 --> 00:00:02,000\n<i>{}</i>\n"
+    document = read_document(cue.format("one\ntwo").encode(), "a.srt", languages=EN_DE, limits=COMMAND_LINE_LIMITS)
+    (block,) = document.blocks
+    translation = replace(block, text=text, marks=(replace(block.marks[0], end=len(text)),))
+    assert document.write([translation]).decode() == cue.format(lines)
+
+
 def test_tags_of_webvtt_may_have_classes() -> None:
     cue = b"WEBVTT\n\n00:01.000 --> 00:02.000\n<v.loud Ann>Hi <c.red.big>there</c></v>\n"
     (block,) = read_document(cue, "a.vtt", languages=EN_DE, limits=COMMAND_LINE_LIMITS).blocks

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from nmt_cli.documents.marked_text import MarkedText
+from nmt_cli.documents.marked_text import Mark, MarkedText
 from nmt_cli.documents.markup import MarkupRules, parse_markup
 from nmt_cli.documents.parts import Block, Part
+from nmt_cli.tokenization.split_text import WIDE
 
 # Times, and the text up to a blank line.
 _CUE = re.compile(
@@ -15,6 +16,8 @@ _CUE = re.compile(
 )
 # Codes and tags may stand before a dash.
 _SPEAKER = re.compile(r"(?:[ \t]|\{\\[^{}\n]*\}|<[^<>\n]*>)*+[-‐–—][ \t]*")
+# A line may end at a space and, in Chinese and Japanese, between characters, some of which begin no line.
+_LINE_BREAK = re.compile(rf" |(?<=[{WIDE}])(?=\w)(?![ーぁぃぅぇぉっゃゅょァィゥェォッャュョ々])")
 _NO_BLOCKS = frozenset[str]()
 
 
@@ -56,11 +59,18 @@ def _in_lines(block: Block, content: str) -> Block:
 
 
 def _write_in_lines(block: Block, num_lines: int, line_end: str, translation: MarkedText) -> str:
-    text = translation.text
+    text, marks = translation.text, list(translation.marks)
+    breaks: set[int] = set()
     for number in range(1, num_lines):
         middle = round(len(text) * number / num_lines)
-        spaces = [match.start() for match in re.finditer(" ", text)]
-        if spaces:
-            place = min(spaces, key=lambda space: abs(space - middle))
+        places = {match.start() for match in _LINE_BREAK.finditer(text)} - breaks
+        if not places:
+            break
+        place = min(places, key=lambda one: (abs(one - middle), one))
+        breaks.add(place)
+        if text[place] == " ":
             text = f"{text[:place]}\n{text[place + 1 :]}"
-    return block.write(MarkedText(text, translation.marks)).replace("\n", line_end)
+        else:
+            around = [index for index, mark in enumerate(marks) if mark.start < place < mark.end]
+            marks.append(Mark(place, place, "\n", parent=max(around, default=-1)))
+    return block.write(MarkedText(text, tuple(marks))).replace("\n", line_end)
