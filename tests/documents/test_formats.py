@@ -226,6 +226,12 @@ def test_a_paragraph_of_markdown_is_one_block() -> None:
     assert upper(text, "a.md") == "> ONE *TWO THREE*\n\nSEE [THE PAGE][the page].\n\n[the page]: /u\n"
 
 
+def test_a_footnote_or_a_definition_is_the_text_beside_its_mark() -> None:
+    text = b"[^1]: One\n    two.\n\nTerm\n: Three\n  four.\n"
+    blocks = read_document(text, "a.md", languages=EN_DE, limits=COMMAND_LINE_LIMITS).blocks
+    assert [block.text for block in blocks] == ["One two.", "Term", "Three four."]
+
+
 CSV = 'id,text,note\r\n1,"one, ""two""",x\r\n2,three <b>four</b>,"y\nz"\r\n3,"five\nsix",\r\n'
 
 

@@ -115,14 +115,14 @@ def _read_marker(state: StateBlock, first: int, end: int, silent: bool) -> bool:
 
 def _read_indented(state: StateBlock, first: int, end: int, indent: int, *, beside: int = 0) -> bool:
     """Read the blocks that are indented so far. The first of them may stand beside a marker of its line."""
-    shift, columns, indent_before = state.tShift[first], state.sCount[first], state.blkIndent
+    place = state.bMarks[first], state.tShift[first], state.sCount[first]
+    indent_before = state.blkIndent
     if beside:
-        state.tShift[first], state.sCount[first] = shift + beside, indent
+        state.bMarks[first], state.tShift[first], state.sCount[first] = place[0] + place[1] + beside, 0, indent
     state.blkIndent = indent
     state.md.block.tokenize(state, first, end)
     state.blkIndent = indent_before
-    if beside:
-        state.tShift[first], state.sCount[first] = shift, columns
+    state.bMarks[first], state.tShift[first], state.sCount[first] = place
     return True
 
 
