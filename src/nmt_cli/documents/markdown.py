@@ -23,7 +23,7 @@ from nmt_cli.documents.markup import (
 from nmt_cli.documents.parts import Part
 
 _FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\r?\n(?s:.*?)\n\1[ \t]*(?:\r?\n|\Z)")
-_HARD_BREAK = re.compile(r"(?: {2,}|\\)\r?\n[ \t>]*")
+_HARD_BREAK = re.compile(r"(?:(?<! ) {2,}+|\\)\r?\n[ \t>]*")
 _LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
 # Boxes of GitHub, fences, tables of contents and attributes; boxes and tabs of MkDocs, whose text is indented below
 # them; definitions and footnotes, whose text begins beside them.
@@ -35,6 +35,7 @@ _MARKER = re.compile(
     re.IGNORECASE,
 )
 _INDENT = 4  # of the text below a box or a footnote
+_MOST_NESTED = 10  # the parser reads nothing inside of 20 elements
 # Code, formulas and addresses; escapes, footnotes, boxes, emoji, references, templates and comments.
 # Bounds keep text with many beginnings and no ends from taking long.
 _MOST, _DEEPEST = 2000, 100
@@ -99,7 +100,8 @@ def _texts(text: str, references: set[str]) -> Iterator[tuple[int, int, str | No
 def _read_marker(state: StateBlock, first: int, end: int, silent: bool) -> bool:
     """Read a line that begins with a marker, and the blocks that stand below it or beside it."""
     start = state.bMarks[first] + state.tShift[first]
-    marker = None if state.is_code_block(first) else _MARKER.match(state.src[start : state.eMarks[first]])
+    is_text = state.is_code_block(first) or state.level > _MOST_NESTED
+    marker = None if is_text else _MARKER.match(state.src[start : state.eMarks[first]])
     if marker is None or silent:
         return marker is not None
     if beside := marker["beside"]:
@@ -117,11 +119,13 @@ def _read_indented(state: StateBlock, first: int, end: int, indent: int, *, besi
     """Read the blocks that are indented so far. The first of them may stand beside a marker of its line."""
     place = state.bMarks[first], state.tShift[first], state.sCount[first]
     indent_before = state.blkIndent
+    state.level += 1
     if beside:
         state.bMarks[first], state.tShift[first], state.sCount[first] = place[0] + place[1] + beside, 0, indent
     state.blkIndent = indent
     state.md.block.tokenize(state, first, end)
     state.blkIndent = indent_before
+    state.level -= 1
     state.bMarks[first], state.tShift[first], state.sCount[first] = place
     return True
 
