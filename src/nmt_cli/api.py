@@ -136,7 +136,7 @@ def score(
     if language is None and {"bleu", "ter"} & {*names} and (found := language_without_spaces(columns[0])):
         logger.warning("the references have no spaces, so a whole line counts as a word: add language=%r", found)
     evaluation_set = EvaluationSet(columns, target_language=language)
-    (reports,) = score_systems([lines], evaluation_set, metrics=names, confidence=False)
+    (reports,) = score_systems([lines], evaluation_set, metrics=names)
     return reports[0] if isinstance(metrics, str) else reports
 
 

@@ -16,8 +16,10 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
 from nmt_cli.errors import UsageError
-from nmt_cli.scoring.metrics import EvaluationSet, MetricName, ScoreReport, bleu, score_systems
+from nmt_cli.scoring.metrics import TITLES, EvaluationSet, MetricName, ScoreReport, bleu, score_systems
 from nmt_cli.scoring.moses_bleu import MosesBleuTokenizer, PaperTokenizer
+from nmt_cli.scoring.significance import SystemScore, score_and_compare
+from nmt_cli.scoring.texts import ScoredText, System
 from tests.forks import run_forked
 from tests.scoring.shell import columns, nmt, run
 
@@ -29,12 +31,18 @@ def scored(
     hypotheses: list[str],
     references: list[list[str]],
     *metrics: MetricName,
-    confidence: bool = False,
     language: str | None = None,
 ) -> list[ScoreReport]:
     evaluation_set = EvaluationSet(references, target_language=language)
-    (reports,) = score_systems([hypotheses], evaluation_set, metrics=metrics, confidence=confidence)
+    (reports,) = score_systems([hypotheses], evaluation_set, metrics=metrics)
     return reports
+
+
+def with_intervals(hypotheses: list[str], references: list[str], *metrics: MetricName) -> list[SystemScore]:
+    systems = [System("x", [ScoredText("x", hypotheses, sha256="")])]
+    evaluation_set = EvaluationSet([references], target_language="de")
+    results = score_and_compare(systems, [], evaluation_set, metrics=metrics, confidence=True, test="bs")
+    return [score for result in results for score in result.systems]
 
 
 def sacrebleu(folder: Path, hypotheses: list[str], references: list[str], *options: str) -> str:
@@ -50,10 +58,10 @@ def sacrebleu(folder: Path, hypotheses: list[str], references: list[str], *optio
 def test_scores_confidence_and_signature_are_those_of_sacrebleu_s_command(tmp_path: Path) -> None:
     options = "-m bleu chrf ter --confidence --chrf-word-order 2 --format text"
     output = sacrebleu(tmp_path, _HYPOTHESES, _REFERENCES, *options.split())
-    reports = scored(_HYPOTHESES, [_REFERENCES], "bleu", "chrf++", "ter", confidence=True)
+    reports = with_intervals(_HYPOTHESES, _REFERENCES, "bleu", "chrf++", "ter")
     for report, line in zip(reports, output.split("\n"), strict=True):
         line = line.strip()
-        assert line.startswith(f"{report.metric}|{report.signature} = {report.value:.4f} (")
+        assert line.startswith(f"{TITLES[report.metric]}|{report.signature} = {report.value:.4f} (")
         assert f"± {report.confidence:.4f})" in line
 
 
@@ -66,7 +74,7 @@ def test_bleu_of_one_sentence_is_what_the_formula_gives() -> None:
 
 
 def test_the_confidence_of_identical_lines_is_zero() -> None:
-    reports = scored(["a b c d e"] * 20, [["a b c d x"] * 20], "bleu", "chrf", "ter", confidence=True)
+    reports = with_intervals(["a b c d e"] * 20, ["a b c d x"] * 20, "bleu", "chrf", "ter")
     assert [report.confidence for report in reports] == [0.0, 0.0, 0.0]
     assert all("|bs:1000|seed:12345|" in report.signature for report in reports)
 
@@ -180,7 +188,7 @@ def test_a_named_tokenizer_that_is_not_installed_is_answered_with_its_extra(monk
     monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ko_mecab.MeCab", None)
     evaluation_set = EvaluationSet([["a"]], tokenize="ko-mecab")
     with pytest.raises(UsageError) as caught:
-        score_systems([["a"]], evaluation_set, metrics=["bleu"], confidence=False)
+        score_systems([["a"]], evaluation_set, metrics=["bleu"])
     assert caught.value.message == "BLEU needs a tokenizer for the language 'ko' that is not installed"
     assert (caught.value.setting, caught.value.hint) == ("tokenize: ko-mecab", "pip install 'sacrebleu[ko]'")
 
@@ -198,7 +206,7 @@ def test_a_tokenizer_whose_model_cannot_be_fetched_names_the_folder(tmp_path: Pa
 
 def test_a_confidence_interval_of_chrf_survives_resamples_without_a_match() -> None:
     hypotheses, references = ["xyz", "a cat", "qqq"], ["abc", "a cat", "fgh"]
-    (report,) = scored(hypotheses, [references], "chrf", confidence=True)
+    (report,) = with_intervals(hypotheses, references, "chrf")
     assert report.confidence is not None
     assert 0 < report.confidence < 100
 
@@ -263,9 +271,8 @@ def test_moses_bleu_is_what_perl_s_scripts_give_for_lower_cased_text(shared_data
 
 
 def test_without_a_match_of_four_words_it_is_zero_like_multi_bleu() -> None:
-    references = [["a b c x y z"]]
-    report, bleu = scored(["a b c d e f"], references, "paper-bleu", "bleu", confidence=True, language="de")
-    assert (report.value, report.metric) == (0, "paper-BLEU")
+    report, bleu = with_intervals(["a b c d e f"], ["a b c x y z"], "paper-bleu", "bleu")
+    assert (report.value, report.metric) == (0, "paper-bleu")
     assert bleu.value > 0
     assert "|bs:1000|seed:12345|" in report.signature
 

@@ -52,14 +52,13 @@ _EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}
 class ScoreReport:
     """One metric over a test set: its name, its value from 0 to 100, and its signature in sacreBLEU's form.
 
-    TER may exceed 100, and COMET has the scale of its model. `confidence` is half the width of the 95 % interval from
-    bootstrap resampling, or None. `details` are BLEU's n-gram precisions and lengths, in the form of multi-bleu.perl.
+    TER may exceed 100, and COMET has the scale of its model. `details` are BLEU's n-gram precisions and lengths, in the
+    form of multi-bleu.perl.
     """
 
     name: MetricName
     value: float
     signature: str
-    confidence: float | None
     details: str = ""
 
     @property
@@ -109,15 +108,16 @@ class Scorer:
     references: Sequence[Sequence[str]]
     systems: Sequence[Sequence[str]]
 
-    def report(self, system: Sequence[str], *, confidence: bool) -> ScoreReport:
-        """The score of one of the systems."""
-        result = self.sacrebleu_metric.corpus_score(system, None, n_bootstrap=RESAMPLES if confidence else 1)
-        # sacreBLEU prints the half width, but gives it no public name.
-        half_width = float(result._ci) if confidence else None
+    def statistics(self, system: Sequence[str]) -> list[list[float]]:
+        """What the metric counts in each segment of one of the systems; `report` takes the sums of the columns."""
+        statistics: list[list[float]] = self.sacrebleu_metric._extract_corpus_statistics(system, None)
+        return statistics
+
+    def report(self, statistics: list[list[float]]) -> ScoreReport:
+        """The score of a system, given its statistics."""
+        result = self.sacrebleu_metric._aggregate_and_compute(statistics)
         details = _bleu_details(result) if isinstance(result, BLEUScore) else ""
-        return ScoreReport(
-            self.name, float(result.score), str(self.sacrebleu_metric.get_signature()), half_width, details
-        )
+        return ScoreReport(self.name, float(result.score), str(self.sacrebleu_metric.get_signature()), details)
 
     def score_segments(self, system: Sequence[str]) -> list[float]:
         """The score of each segment of one of the systems, on the metric's own scale."""
@@ -127,7 +127,7 @@ class Scorer:
 
 
 def score_systems(
-    systems: Sequence[Sequence[str]], evaluation_set: EvaluationSet, *, metrics: Sequence[MetricName], confidence: bool
+    systems: Sequence[Sequence[str]], evaluation_set: EvaluationSet, *, metrics: Sequence[MetricName]
 ) -> list[list[ScoreReport]]:
     """The reports of each system, one per metric, in their order.
 
@@ -137,7 +137,7 @@ def score_systems(
     for name in metrics:
         scorer = make_scorer(name, systems, evaluation_set, for_segments=False)
         for reports_of_system, system in zip(reports, scorer.systems, strict=True):
-            reports_of_system.append(scorer.report(system, confidence=confidence))
+            reports_of_system.append(scorer.report(scorer.statistics(system)))
     return reports
 
 
@@ -171,7 +171,7 @@ def lower_is_better(name: MetricName) -> bool:
 def bleu(hypotheses: Sequence[str], references: Sequence[str], *, target_language: str | None) -> ScoreReport:
     """BLEU against one reference for each hypothesis, as in the validation during training."""
     evaluation_set = EvaluationSet([references], target_language=target_language)
-    ((report,),) = score_systems([hypotheses], evaluation_set, metrics=["bleu"], confidence=False)
+    ((report,),) = score_systems([hypotheses], evaluation_set, metrics=["bleu"])
     return report
 
 
@@ -241,9 +241,9 @@ def _choose_scorer(
         case "paper-bleu" | "moses-bleu":
             return _moses_scorer(name, systems, evaluation_set, for_segments=for_segments)
         case "chrf":
-            return Scorer(name, _Chrf(references=references), references, systems)
+            return Scorer(name, CHRF(references=references), references, systems)
         case "chrf++":
-            return Scorer(name, _Chrf(word_order=2, references=references), references, systems)
+            return Scorer(name, CHRF(word_order=2, references=references), references, systems)
         case "ter":
             return Scorer(name, _ter_metric(evaluation_set), references, systems)
         case "comet":
@@ -327,16 +327,6 @@ def _comet_scorer(systems: Sequence[Sequence[str]], evaluation_set: EvaluationSe
     metric = SegmentMean(model=comet.model, version=comet.version(), num_segments=len(sources))
     # Scorers pass text. SegmentMean reads the numbers back, so sacreBLEU's resampling works for COMET.
     return Scorer("comet", metric, references, [[repr(value) for value in system] for system in scores])
-
-
-class _Chrf(CHRF):
-    """chrF with Python floats only.
-
-    sacreBLEU returns float32, but 0.0 without a match, and its bootstrap cannot average the two types.
-    """
-
-    def _compute_f_score(self, statistics: list[int]) -> float:
-        return float(super()._compute_f_score(statistics))
 
 
 class _CharacterTer(TER):

@@ -50,6 +50,14 @@ class ScoredText:
     sha256: str
 
 
+@dataclass(frozen=True, slots=True)
+class System:
+    """A translation system by its outputs: one text for each of its runs, which differ in their seed."""
+
+    name: str
+    runs: list[ScoredText]
+
+
 def read_text(name: str, *, stdin: TextIO | None) -> ScoredText:
     """The text of a file, which may end in .gz, .zst or .xz, or of stdin if the name is `-`.
 

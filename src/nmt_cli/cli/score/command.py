@@ -21,16 +21,17 @@ from nmt_cli.cli.score.options import (
     check_test_set_or_reference,
     parse_bounds,
     parse_metrics,
+    parse_systems,
     read_texts,
     refuse_given,
 )
 from nmt_cli.cli.score.sentences import check_segment_options, print_segment_scores
-from nmt_cli.cli.score.show import Scores, print_scores, print_scores_as_json
+from nmt_cli.cli.score.show import Scores, print_scores, print_scores_as_json, print_scores_as_latex
 from nmt_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from nmt_cli.scoring.metrics import EvaluationSet, MetricName
-    from nmt_cli.scoring.significance import PairedTestResult, TestKind
+    from nmt_cli.scoring.significance import TestKind
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,10 @@ def score(
     hypotheses: Annotated[
         list[str] | None,
         typer.Option(
-            "--input", "-i", metavar="FILE", help="Translation to score; repeatable for runs of one system; else stdin."
+            "--input",
+            "-i",
+            metavar="[NAME=]FILE",
+            help="Translation to score, or a quoted pattern of runs of one system; repeatable; else stdin.",
         ),
     ] = None,
     source: Annotated[
@@ -85,7 +89,10 @@ def score(
     ] = None,
     confidence: Annotated[bool, typer.Option("--confidence", help="Add 95% confidence intervals (bootstrap).")] = False,
     baselines: Annotated[
-        list[str] | None, typer.Option("--baseline", metavar="FILE", help="Translation of another system; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--baseline", metavar="[NAME=]FILE", help="Translation of another system, or a pattern of runs; repeatable."
+        ),
     ] = None,
     paired: Annotated[
         Literal["bs", "ar"] | None,
@@ -117,6 +124,9 @@ def score(
         typer.Option(metavar="auto|cpu|cuda|cuda:N", help="For --model and comet; auto: a GPU if there is one."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with hashes of the texts.")] = False,
+    as_latex: Annotated[
+        bool, typer.Option("--latex", help="Print a table for LaTeX, with a row for each system.")
+    ] = False,
     fail_under: Annotated[
         list[str] | None,
         typer.Option("--fail-under", metavar="BLEU=25", help="Exit with code 8 below this score; repeatable."),
@@ -128,10 +138,15 @@ def score(
 
     Example: nmt score test.de -i test.hyp --confidence
     """
-    files = TextNames(references or [], hypotheses or [], baselines or [], source, test_set, languages)
+    systems, other_systems = (
+        parse_systems(hypotheses or [], are_one=True),
+        parse_systems(baselines or [], are_one=False),
+    )
+    files = TextNames(references or [], systems, other_systems, source, test_set, languages)
     check_test_set_or_reference(files)
     of_metrics = {"-m": metrics, "--tokenize": tokenize, "--lowercase": lowercase, "--keep-quotes": keep_quotes}
     of_tests = {"--confidence": confidence, "--baseline": baselines, "--paired": paired, "--fail-under": fail_under}
+    of_tests["--latex"] = as_latex
     of_sentences = {"--sentence": by_sentence, "--differences": differences}
     of_model = {
         "--tokens": tokens,
@@ -146,7 +161,7 @@ def score(
         options = ForcedOptions(model, device or "auto", precision or "auto", batch_tokens)
         _print_by_model(files, options, alignments=alignments, tokens=tokens, as_json=as_json)
         return
-    files = replace(files, hypotheses=hypotheses or ["-"])
+    files = replace(files, systems=systems or parse_systems(["-"], are_one=True))
     metric_names = parse_metrics(metrics or [_DEFAULT_METRICS])
     bounds = parse_bounds(fail_under or [], metric_names)
     check_options(given, metric_names)
@@ -155,6 +170,12 @@ def score(
             logger.info("--differences compares by the first metric alone: %s", metric_names[0])
         metric_names = metric_names[:1]
     check_needs(files, metric_names)
+    if any(len(runs) > 1 for runs in (*files.systems.values(), *files.baselines.values())):
+        refuse_given(given, ["--paired"], reason="chooses the test of two outputs, and a system here has several runs")
+    if as_json:
+        refuse_given(given, ["--latex"], reason="does not go with --json")
+    if as_latex:
+        refuse_given(given, ["--confidence"], reason="does not go with --latex")
     shows_segments = by_sentence or differences is not None
     if shows_segments:
         check_segment_options(given, files, metric_names)
@@ -165,9 +186,10 @@ def score(
         print_segment_scores(texts, evaluation_set, metric_names, differences=differences, as_json=as_json)
         return
     scores = _score_and_compare(texts, evaluation_set, metric_names, confidence=confidence, test=paired or "bs")
-    print_result = print_scores_as_json if as_json else print_scores
+    print_result = print_scores_as_json if as_json else print_scores_as_latex if as_latex else print_scores
     print_result(scores)
-    check_bounds(scores.values(), bounds)
+    for values in scores.values():
+        check_bounds(values, bounds)
 
 
 def _print_by_model(files: TextNames, options: ForcedOptions, *, alignments: bool, tokens: bool, as_json: bool) -> None:
@@ -219,9 +241,8 @@ def _evaluation_set(
 def _score_and_compare(
     texts: Texts, evaluation_set: EvaluationSet, metrics: Sequence[MetricName], *, confidence: bool, test: TestKind
 ) -> Scores:
-    """The scores of the hypotheses and, if there are baselines, the tests against each baseline."""
-    from nmt_cli.scoring.metrics import score_systems
-    from nmt_cli.scoring.significance import paired_tests, spread
+    """The scores of the systems and, if there are baselines, the comparisons with each of them."""
+    from nmt_cli.scoring.significance import score_and_compare
 
     option = "--baseline" if texts.baselines else "--confidence" if confidence else None
     if option is not None and texts.num_lines > _MAX_RESAMPLED_LINES:
@@ -230,18 +251,12 @@ def _score_and_compare(
             "test on a part of the lines" if texts.baselines else "leave it out: the interval of a long text is narrow"
         )
         raise UsageError(message, where=option, hint=hint)
-    systems = [text.lines for text in texts.hypotheses]
-    tests: list[list[PairedTestResult]] = []
-    if texts.baselines:
-        baselines = [text.lines for text in texts.baselines]
-        tests = paired_tests(baselines, systems, evaluation_set, metrics=metrics, test=test)
-        # The tests against all baselines have the same scores of the systems.
-        reports = [[first.systems[index].report for first, *_ in tests] for index in range(len(systems))]
-    else:
-        reports = score_systems(systems, evaluation_set, metrics=metrics, confidence=confidence)
+    results = score_and_compare(
+        texts.systems, texts.baselines, evaluation_set, metrics=metrics, confidence=confidence, test=test
+    )
     notes = []
     if "paper-bleu" in metrics and texts.languages is not None:
         from nmt_cli.scoring.moses_bleu import note_on_comparison
 
         notes.append(note_on_comparison(texts.languages, keep_quotes=evaluation_set.keep_quotes))
-    return Scores(texts, reports, spread(reports) if len(systems) > 1 else [], tests, notes)
+    return Scores(texts, results, notes)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from glob import glob
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nmt_cli.errors import ScoreError, UsageError
+from nmt_cli.errors import DataError, ScoreError, UsageError
 from nmt_cli.languages import parse_languages
+from nmt_cli.text_encoding import STDIN
 
 if TYPE_CHECKING:
     from nmt_cli.scoring.metrics import MetricName
-    from nmt_cli.scoring.texts import ScoredText
+    from nmt_cli.scoring.texts import ScoredText, System
 
 
 _STDIN = "-"
@@ -69,14 +73,22 @@ def check_bounds(values: Mapping[MetricName, float], bounds: Mapping[MetricName,
 
 @dataclass(frozen=True, slots=True)
 class TextNames:
-    """The files as the user names them; `-` is stdin. A test set of sacreBLEU's stands for references and source."""
+    """The files as the user names them; `-` is stdin. A test set of sacreBLEU's stands for references and source.
+
+    `systems` and `baselines` have the files of each system by its name.
+    """
 
     references: Sequence[str]
-    hypotheses: Sequence[str]
-    baselines: Sequence[str]
+    systems: Mapping[str, Sequence[str]]
+    baselines: Mapping[str, Sequence[str]]
     source: str | None
     test_set: str | None
     languages: str | None
+
+    @property
+    def hypotheses(self) -> list[str]:
+        """The files of all systems."""
+        return [*chain(*self.systems.values())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +96,8 @@ class Texts:
     """The texts, all of as many lines; `test_set` is a name of sacreBLEU's, `languages` a pair such as en-de."""
 
     references: list[ScoredText]
-    hypotheses: list[ScoredText]
-    baselines: list[ScoredText]
+    systems: list[System]
+    baselines: list[System]
     source: ScoredText | None
     test_set: str | None
     languages: str | None
@@ -103,8 +115,8 @@ class Texts:
     def as_json(self) -> dict[str, object]:
         """The files of the texts, with their SHA-256."""
         described: dict[str, object] = {"lines": self.num_lines}
-        if len(self.hypotheses) == 1:
-            described["hypothesis"] = file_and_hash(self.hypotheses[0])
+        if len(self.systems) == 1 and len(self.systems[0].runs) == 1:
+            described["hypothesis"] = file_and_hash(self.systems[0].runs[0])
         described["references"] = [file_and_hash(text) for text in self.references]
         if self.source is not None:
             described["source"] = file_and_hash(self.source)
@@ -118,9 +130,39 @@ def file_and_hash(text: ScoredText) -> dict[str, str]:
     return {"file": text.name, "sha256": text.sha256}
 
 
+def parse_systems(texts: Sequence[str], *, are_one: bool) -> dict[str, list[str]]:
+    """The files of each system by its name, of FILE, NAME=FILE and patterns such as 'NAME=out/seed-*.de'.
+
+    A pattern names runs of one system, and so does a name that comes again. Without a name, each text is a system that
+    has the text as its name, or all are runs of one system if `are_one`. DataError if no file matches a pattern.
+    """
+    named = [_name_and_files(text) for text in texts]
+    texts = [STDIN if text == _STDIN else text for text in texts]
+    nameless = ", ".join(text for text, (name, _) in zip(texts, named, strict=True) if name is None)
+    systems: dict[str, list[str]] = {}
+    for text, (name, files) in zip(texts, named, strict=True):
+        systems.setdefault(name or (nameless if are_one else text), []).extend(files)
+    return systems
+
+
+def _name_and_files(text: str) -> tuple[str | None, list[str]]:
+    """The name before `=`, if there is one, and the files; a file that is there is never a pattern."""
+    if text == _STDIN or Path(text).exists():
+        return None, [text]
+    name, equals, pattern = text.partition("=")
+    if not equals or not name or "/" in name:
+        name, pattern = "", text
+    files = [pattern]
+    if not Path(pattern).exists() and any(sign in pattern for sign in "*?["):
+        files = sorted(glob(pattern))
+        if not files:
+            raise DataError(f"no file matches {pattern}", where=text, hint=f"ls {Path(pattern).parent}")
+    return name or None, files
+
+
 def read_texts(names: TextNames) -> Texts:
     """The texts; UsageError if the arguments do not go together, DataError if the texts do not."""
-    from nmt_cli.scoring.texts import check_hypothesis, check_reference, check_same_number_of_lines, read_text
+    from nmt_cli.scoring.texts import System, check_hypothesis, check_reference, check_same_number_of_lines, read_text
 
     _check_stdin(names)
     languages, source_name, reference_names = names.languages, names.source, names.references
@@ -135,16 +177,18 @@ def read_texts(names: TextNames) -> Texts:
     def read(*files: str) -> list[ScoredText]:
         return [read_text(file, stdin=sys.stdin) for file in files]
 
-    hypotheses, baselines = read(*names.hypotheses), read(*names.baselines)
+    systems = [System(name, read(*files)) for name, files in names.systems.items()]
+    baselines = [System(name, read(*files)) for name, files in names.baselines.items()]
     sources = [] if source_name is None else read(source_name)
     references = read(*reference_names)
-    for text in (*hypotheses, *baselines):
-        check_hypothesis(text, others=references)
+    for system in (*systems, *baselines):
+        for text in system.runs:
+            check_hypothesis(text, others=references)
     for text in (*references[1:], *sources):
         check_same_number_of_lines(text, references[0])
     for reference in references:
         check_reference(reference)
-    return Texts(references, hypotheses, baselines, sources[0] if sources else None, names.test_set, languages)
+    return Texts(references, systems, baselines, sources[0] if sources else None, names.test_set, languages)
 
 
 def check_test_set_or_reference(files: TextNames) -> None:
@@ -197,7 +241,8 @@ def check_needs(files: TextNames, metrics: Sequence[MetricName]) -> None:
 
 def _check_stdin(names: TextNames) -> None:
     """Raise UsageError if several texts are to come from stdin, or one from a terminal."""
-    roles = {"hypothesis": names.hypotheses, "baseline": names.baselines, "reference": names.references}
+    baselines = [*chain(*names.baselines.values())]
+    roles = {"hypothesis": names.hypotheses, "baseline": baselines, "reference": names.references}
     roles["source"] = [] if names.source is None else [names.source]
     from_stdin = [role for role, files in roles.items() for file in files if file == _STDIN]
     if len(from_stdin) > 1:

@@ -39,7 +39,7 @@ def check_segment_options(given: Mapping[str, object], files: TextNames, metrics
     """Raise UsageError if `--sentence` or `--differences` has options, metrics or texts that it cannot use."""
     from nmt_cli.scoring.metrics import MOSES_METRICS
 
-    option, others = "--differences", ["--confidence", "--paired", "--fail-under"]
+    option, others = "--differences", ["--confidence", "--paired", "--fail-under", "--latex"]
     if given["--sentence"]:
         option, others = "--sentence", [*others, "--differences"]
     refuse_given(given, others, reason=f"does not go with {option}")
@@ -53,8 +53,8 @@ def check_segment_options(given: Mapping[str, object], files: TextNames, metrics
         raise UsageError(message, where="-i", hint=hint)
     if option == "--differences" and not files.baselines:
         raise UsageError("--differences needs another system", where="--differences", hint="add --baseline HYP")
-    if len(files.baselines) > 1:
-        message = f"{option} takes one baseline, not {len(files.baselines)}"
+    if (num_baselines := sum(map(len, files.baselines.values()))) > 1:
+        message = f"{option} takes one baseline, not {num_baselines}"
         raise UsageError(message, where="--baseline", hint="give --baseline once")
 
 
@@ -69,7 +69,7 @@ def print_segment_scores(
     """Print the scores of all sentences as TSV, or the largest differences, or either as one JSON object."""
     from nmt_cli.scoring.metrics import TITLES, segment_scores
 
-    systems = [text.lines for text in (*texts.hypotheses, *texts.baselines)]
+    systems = [system.runs[0].lines for system in (*texts.systems, *texts.baselines)]
     scores = segment_scores(systems, evaluation_set, metrics=metrics)
     if as_json:
         print_json(_segments_json(texts, scores, differences=differences))
@@ -121,7 +121,8 @@ def _texts_of_segment(texts: Texts, segment: int) -> dict[str, Any]:
     """The texts of one sentence, each with its role."""
     result: dict[str, Any] = {} if texts.source is None else {"source": texts.source.lines[segment]}
     result["references"] = [reference.lines[segment] for reference in texts.references]
-    return result | {"baseline": texts.baselines[0].lines[segment], "system": texts.hypotheses[0].lines[segment]}
+    outputs = {"baseline": texts.baselines, "system": texts.systems}
+    return result | {role: systems[0].runs[0].lines[segment] for role, systems in outputs.items()}
 
 
 def _print_texts(title: str, texts: Mapping[str, Any]) -> None:
@@ -139,7 +140,7 @@ def _segments_json(texts: Texts, scores: Sequence[SegmentScores], *, differences
     result: dict[str, Any] = {"signatures": {TITLES[metric.name]: metric.signature for metric in scores}}
     result |= texts.as_json()
     if texts.baselines:
-        result["baseline"] = file_and_hash(texts.baselines[0])
+        result["baseline"] = file_and_hash(texts.baselines[0].runs[0])
     columns = _columns(scores)
 
     def describe(segment: int) -> dict[str, Any]:
