@@ -222,6 +222,13 @@ def test_a_file_is_no_pattern_and_a_pattern_without_files_is_refused(systems: Pa
     assert (error.message, error.hint) == ("no file matches nowhere/seed-*.de", "ls nowhere")
 
 
+def test_a_pattern_without_quotes_is_told(seeds: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run("ref", "-i", "new/seed-0.de", "new/seed-1.de", "new/seed-2.de", "-m", "bleu")
+    assert [message.partition(": ")[2] for message in caplog.messages] == [
+        "a pattern of runs needs quotes, such as -i 'new/seed-*.de'"
+    ]
+
+
 @pytest.mark.parametrize(
     ("t", "degrees", "p_value"),
     [(12.706, 1, 0.05), (2.776, 4, 0.05), (4.604, 4, 0.01), (1.812, 10, 0.1), (2.042, 30, 0.05), (1.96, 1e9, 0.05)],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 
 _STDIN = "-"
+
+logger = logging.getLogger(__name__)
 
 
 def parse_metrics(texts: Sequence[str]) -> list[MetricName]:
@@ -165,6 +169,7 @@ def read_texts(names: TextNames) -> Texts:
     from nmt_cli.scoring.texts import System, check_hypothesis, check_reference, check_same_number_of_lines, read_text
 
     _check_stdin(names)
+    _warn_of_runs_among_references(names)
     languages, source_name, reference_names = names.languages, names.source, names.references
     if languages is not None:
         parse_languages(languages)
@@ -237,6 +242,17 @@ def check_needs(files: TextNames, metrics: Sequence[MetricName]) -> None:
     if "comet" in metrics and files.source is None and files.test_set is None:
         hint = "add the source with -s SRC, or name a test set with -t"
         raise UsageError("comet needs the source text", where="-m comet", hint=hint)
+
+
+def _warn_of_runs_among_references(names: TextNames) -> None:
+    """Warn of a reference that is named like a translation: the shell has resolved `-i seed-*.de` without quotes."""
+    patterns = {re.sub(r"\d+", "*", file): file for file in names.hypotheses}
+    for reference in names.references:
+        pattern = re.sub(r"\d+", "*", reference)
+        if patterns.get(pattern, reference) != reference:
+            message = "%s is a reference here, and %s a translation: a pattern of runs needs quotes, such as -i '%s'"
+            logger.warning(message, reference, patterns[pattern], pattern)
+            return
 
 
 def _check_stdin(names: TextNames) -> None:
