@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
+import statistics
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +28,9 @@ START = {
 
 
 def page_of(*runs: Path) -> str:
-    return render_report([open_run(run) for run in runs], command="nmt report x", now=datetime(2026, 1, 3, tzinfo=UTC))
+    return render_report(
+        [open_run(run) for run in runs], command="nmt report x", now=datetime(2026, 1, 3, tzinfo=UTC)
+    ).page
 
 
 def add_events(run: Path, *events: dict[str, Any]) -> Path:
@@ -154,6 +158,40 @@ def test_two_runs_are_compared_by_the_settings_that_differ(tmp_path: Path, run: 
         classes = [line.attrib["class"] for line in ElementTree.fromstring(drawing).iter("polyline")]
         assert classes == sorted(set(classes))
         assert set(classes) <= {"run0", "run1"}
+
+
+def test_runs_that_differ_in_their_seed_alone_are_one_system_with_mean_and_band(tmp_path: Path) -> None:
+    for seed, shift in ((1, 0.0), (2, 2.0), (7, 7.0)):
+        write_run(tmp_path / f"base-{seed}", recipe=tiny_recipe(training={"seed": seed}))
+        validations = [validated(100 * number, bleu=10.0 * number + shift) for number in (1, 2, 3)]
+        add_events(tmp_path / f"base-{seed}", *validations[: 2 if seed == 7 else 3])
+    write_run(tmp_path / "wide", updates=2, recipe=tiny_recipe(model={"d_ff": 48}, training={"seed": 3}))
+    runs = [open_run(tmp_path / name) for name in ("base-1", "wide", "base-2", "base-7")]
+    report = render_report(runs, command="nmt report x", now=datetime(2026, 1, 3, tzinfo=UTC))
+    best = (30.0, 32.0, 27.0)
+    mean_and_deviation = f"{statistics.fmean(best):.2f} ± {statistics.stdev(best):.2f}"
+    assert [row[:2] for row in cells(section(report.page, "Seeds"))[1:]] == [
+        ["base (3 runs)", mean_and_deviation],
+        ["wide", "40.00"],
+    ]
+    assert cells(section(report.page, "Seeds"))[1][-1] == "1, 2, 7"
+    assert cells(section(report.page, "Settings"))[:2] == [["key", "base (3 runs)", "wide"], ["model.d_ff", "24", "48"]]
+    bleu = [row for row in csv.DictReader(report.files[".csv"].splitlines()) if row["chart"] == "bleu"]
+    assert [(row["system"], row["update"], row["runs"]) for row in bleu] == [
+        ("base (3 runs)", "100", "3"),
+        ("base (3 runs)", "200", "3"),
+        ("wide", "100", "1"),
+        ("wide", "200", "1"),
+    ]
+    assert [float(bleu[1][key]) for key in ("mean", "lowest", "highest")] == [23.0, 20.0, 27.0]
+    assert float(bleu[1]["deviation"]) == pytest.approx(statistics.stdev([20.0, 22.0, 27.0]))
+    figure = ElementTree.fromstring(report.files["-bleu.svg"])
+    (band,) = figure.iter("{http://www.w3.org/2000/svg}polygon")
+    edges = [tuple(map(float, point.split(","))) for point in band.attrib["points"].split()]
+    assert [x for x, _ in edges] == [edges[0][0], edges[1][0], edges[1][0], edges[0][0]]
+    assert edges[0][1] - edges[3][1] == pytest.approx(edges[1][1] - edges[2][1], abs=0.11)  # 7 BLEU on both sides
+    texts = [text.text for text in figure.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"BLEU on the validation set, sacreBLEU", "base (3 runs)", "wide"} <= {*texts}
 
 
 def findings(*runs: Path) -> list[str]:

@@ -39,7 +39,14 @@ def test_a_page_is_written_into_its_run_or_for_several_runs_where_one_is(
     outcome = nmt("report", str(runs[0]))
     assert (outcome.code, outcome.stdout) == (0, "")
     assert outcome.stderr == [f"report: {runs[0] / 'report.html'}"]
-    assert nmt("report", *map(str, [*runs, runs[0]])).stderr == ["report: report.html"]
+    assert nmt("report", *map(str, [*runs, runs[0]])).stderr == [
+        "report: report.html",
+        "figures: report.csv, report-*.svg",
+    ]
+    names = ("bleu", "learning-rate", "training-loss", "validation-loss")
+    assert sorted(file.name for file in tmp_path.glob("report*")) == sorted(
+        [*(f"report-{name}.svg" for name in names), "report.csv", "report.html"]
+    )
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "<h1>2 runs</h1>" in page
     assert f"<code>nmt report {runs[0]} {runs[1]} {runs[0]}</code>" in page
@@ -51,6 +58,17 @@ def test_a_page_is_written_into_its_run_or_for_several_runs_where_one_is(
     # A page replaces a page.
     assert nmt("report", str(runs[0]), "-o", "pages/of/one.html").code == 0
     assert "<h1>base " in (tmp_path / "pages/of/one.html").read_text(encoding="utf-8")
+
+
+def test_a_folder_of_runs_stands_for_its_runs(runs: list[Path], nmt: Shell, tmp_path: Path) -> None:
+    folder = runs[0].parent
+    assert nmt("report", str(folder)).code == 0
+    assert "<h1>2 runs</h1>" in (folder / "report.html").read_text(encoding="utf-8")
+    (folder / "report.csv").write_text("mine\n", encoding="utf-8")
+    assert nmt("report", str(folder)).code == UsageError.exit_code
+    assert (folder / "report.csv").read_text(encoding="utf-8") == "mine\n"
+    (folder / "report.csv").unlink()
+    assert nmt("report", str(folder)).code == 0
 
 
 def test_a_training_goes_on_beside_the_page_in_its_run(prepared: PreparedData, tmp_path: Path, nmt: Shell) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from nmt_cli.artifacts.model_directory import ValidationResult
 
@@ -37,6 +37,9 @@ class ValidationPoint:
     at: Elapsed
     measured: ValidationResult
     samples: Sequence[Mapping[str, str]]
+
+
+Point = TypeVar("Point", TrainingPoint, ValidationPoint)
 
 
 @dataclass(slots=True)
@@ -122,6 +125,40 @@ class History:
         self.ending, self._process_seconds, self.last_update = None, 0.0, update
         _drop(self.training, after=update)
         _drop(self.validations, after=update)
+
+
+def mean_history(histories: Sequence[History]) -> History:
+    """The mean curves of runs with one recipe, at the updates that all runs with any points have; nothing else."""
+    mean = History()
+    for training in _aligned([history.training for history in histories]):
+        rates = [point.learning_rate for point in training]
+        mean.training.append(TrainingPoint(_mean_elapsed(training), _mean([p.loss for p in training]), _mean(rates)))
+    for validations in _aligned([history.validations for history in histories]):
+        measured = [point.measured for point in validations]
+        loss = sum(one.loss for one in measured) / len(measured)
+        perplexity, bleu = _mean([one.perplexity for one in measured]), _mean([one.bleu for one in measured])
+        result = measured[0].model_copy(update={"loss": loss, "perplexity": perplexity, "bleu": bleu})
+        mean.validations.append(ValidationPoint(_mean_elapsed(validations), result, ()))
+    return mean
+
+
+def _aligned(curves: Sequence[Sequence[Point]]) -> list[tuple[Point, ...]]:
+    """For each update that all curves have, its points; a curve without any points does not count."""
+    by_update = [{point.at.update: point for point in curve} for curve in curves if curve]
+    if not by_update:
+        return []
+    shared = [update for update in by_update[0] if all(update in points for points in by_update)]
+    return [tuple(points[update] for points in by_update) for update in shared]
+
+
+def _mean_elapsed(points: Sequence[TrainingPoint] | Sequence[ValidationPoint]) -> Elapsed:
+    return Elapsed(points[0].at.update, sum(point.at.seconds for point in points) / len(points))
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """The mean; None if a value is missing."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
 
 
 def read_history(events: Iterable[Mapping[str, Any]]) -> History:

@@ -17,23 +17,41 @@ THINNING_COLUMNS = 200
 _MAX_MARKED_POINTS = 25  # a longer line has no marks
 _NUMBER_SUFFIXES = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
 
+# The first six styles of lines differ by colour and dashes; the next six have their colours, with other dashes. These
+# colours stay apart for people who see few colours, and stand out from a white page.
+COLOURS = ("#1b4c83", "#c28102", "#d32ff4", "#1d997b", "#6e3d12", "#24272e")
+DASHES = ("", "7 3", "2 2.5", "9 3 2 3", "5 2", "12 3 2 3 2 3", "3 6", "12 3", "6 6", "2 2 8 2", "1 2", "14 2 2 2")
+
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A series of a chart: its name, the number of its style, and its points by rising x."""
+    """A series of a chart: its name, the number of its style, and its points by rising x.
+
+    The mean of several series has a band: the points of its lower and of its upper edge.
+    """
 
     name: str
     style: int
     points: Sequence[Point]
+    band: tuple[Sequence[Point], Sequence[Point]] | None = None
 
 
-def line_chart(lines: Sequence[Line], *, title: str, unit: str, bounds: tuple[float, float], number_format: str) -> str:
+def line_chart(
+    lines: Sequence[Line],
+    *,
+    title: str,
+    unit: str,
+    bounds: tuple[float, float],
+    number_format: str,
+    is_figure: bool = False,
+) -> str:
     """The lines over one axis of `unit`, with room for the values between `bounds`; `number_format` writes a value.
 
     A long line is thinned. A short one has marks, over which the mouse shows their values. The label of the drawing,
-    which screen readers read, names the first and the last value of each line.
+    which screen readers read, names the first and the last value of each line. A figure is a file of its own, with
+    title, colours and legend; any other drawing takes them from its page.
     """
     drawn_lines = [line for line in lines if line.points]
     x_ticks = axis_ticks(0, max(line.points[-1][0] for line in drawn_lines), least_step=0)
@@ -49,12 +67,18 @@ def line_chart(lines: Sequence[Line], *, title: str, unit: str, bounds: tuple[fl
     return render(
         "line_chart.html",
         label=f"{title} by {unit}: {ends}",
+        title=title,
+        is_figure=is_figure,
+        colours=COLOURS,
+        dashes=DASHES,
         unit=unit,
         x_ticks=[(in_plot((tick, 0))[0], short_number(tick)) for tick in x_ticks],
         y_ticks=[(in_plot((0, tick))[1], short_number(tick)) for tick in y_ticks],
         lines=[
             {
+                "name": line.name,
                 "style": line.style,
+                "band": [in_plot(point) for point in _outline(line)],
                 "points": [in_plot(point) for point in thin(line.points, columns=THINNING_COLUMNS)],
                 "marks": [
                     (*in_plot((x, y)), f"{line.name} {number_format.format(y)} at {x:,.6g} {unit}")
@@ -64,6 +88,14 @@ def line_chart(lines: Sequence[Line], *, title: str, unit: str, bounds: tuple[fl
             for line in drawn_lines
         ],
     )
+
+
+def _outline(line: Line) -> list[Point]:
+    """The points around the band of a line, thinned; none without a band."""
+    if line.band is None:
+        return []
+    lower, upper = (thin(edge, columns=THINNING_COLUMNS) for edge in line.band)
+    return [*lower, *reversed(upper)]
 
 
 def thin(points: Sequence[Point], *, columns: int) -> list[Point]:
