@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from nmt_cli.api import Translator
-from tests.serving.servers import Server, save_model
+from tests.serving.servers import THREE, Server, save_model, save_model_of
 
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
@@ -46,10 +46,25 @@ def replaceable(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of three directions, whose symbols count: en-de, de-en and en-fr."""
+    return save_model_of(tmp_path_factory.mktemp("three") / "model", THREE, seed=10)
+
+
+@pytest.fixture(scope="session")
+def italian(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of it-de."""
+    return save_model(tmp_path_factory.mktemp("italian") / "model", "it", "de", seed=4)
+
+
+@pytest.fixture(scope="session")
 def servers(
-    models: dict[str, Path], replaceable: Path, tmp_path_factory: pytest.TempPathFactory
+    models: dict[str, Path], replaceable: Path, three: Path, italian: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Server]]:
-    """`open` with two directions, `strict` with keys and small limits, `operated` with a model that may be replaced."""
+    """`open` with two directions, `strict` with keys and small limits, `operated` with a model that may be replaced.
+
+    `several` has a model of three directions beside a model of one.
+    """
     folder = tmp_path_factory.mktemp("servers")
     (folder / "keys").write_text(KEYS, encoding="utf-8")
     small = ["--char-limit", "200", "--batch-limit", "4", "--queue-size", "8", "--max-alternatives", "2"]
@@ -59,6 +74,7 @@ def servers(
         "open": Server(folder / "open.log", "-m", models["en-de"], "-m", models["de-en"], "--max-wait-ms", "20"),
         "strict": Server(folder / "strict.log", "-m", models["en-de"], *named, *small),
         "operated": Server(folder / "operated.log", "-m", replaceable),
+        "several": Server(folder / "several.log", "-m", three, "-m", italian),
     }
     try:
         yield {name: server.wait() for name, server in servers.items()}
@@ -66,7 +82,7 @@ def servers(
         for server in servers.values():
             server.end()
         codes = [server.stop() for server in servers.values()]
-    assert codes == [0, 0, 0]
+    assert codes == [0] * len(servers)
     for server in servers.values():  # no request of any test was a mistake of the server
         assert "Traceback" not in server.log
         assert '"status": 500' not in server.log

@@ -20,10 +20,12 @@ import torch
 
 from nmt_cli.model.layers import DecoderLayer
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.serving.worker_model import EngineSettings
+from nmt_cli.recipe.directions import Directions
+from nmt_cli.recipe.schema import LanguagePair
+from nmt_cli.serving.worker_model import AskedSentence, EngineSettings
 from nmt_cli.serving.worker_pool import ModelSettings
 from nmt_cli.tokenization.tokenizer import Tokenizer
-from tests.artifacts.builders import save_tiny, tiny_model, tiny_recipe, write_spm
+from tests.artifacts.builders import save_tiny, spm_bytes, tiny_model, tiny_recipe
 from tests.forks import Forked
 from tests.waiting import wait_until
 
@@ -40,10 +42,32 @@ MODEL_SETTINGS = ModelSettings(
 )
 
 
+THREE = Directions(
+    pairs=[LanguagePair(source=source, target=target) for source, target in (("en", "de"), ("de", "en"), ("en", "fr"))],
+    target_symbols={"de": "<2de>", "en": "<2en>", "fr": "<2fr>"},
+)
+
+
+def asked(text: str, source: str = "en", target: str = "de") -> AskedSentence:
+    return AskedSentence(text, (source, target))
+
+
 def save_model(
     path: Path,
     source: str,
     target: str,
+    *,
+    seed: int = 1,
+    decoding: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """A model of one direction, as `save_model_of` writes it."""
+    return save_model_of(path, f"{source}-{target}", seed=seed, decoding=decoding, overwrite=overwrite)
+
+
+def save_model_of(
+    path: Path,
+    languages: str | Directions,
     *,
     seed: int = 1,
     decoding: Mapping[str, Any] | None = None,
@@ -57,13 +81,15 @@ def save_model(
         model={"output_bias": True, "tying": "none"},
         decoding={"beam": 2, "max_extra_tokens": 5, "batch_tokens": 400, "stop_loops": True, **(decoding or {})},
     )
-    model = _literate(tiny_model(recipe, seed=seed), Tokenizer.load(write_spm(path.parent / "shared.spm")))
-    languages = f"{source}-{target}"
+    symbols = dict.fromkeys(languages.target_symbols.values()) if isinstance(languages, Directions) else ()
+    spm = path.parent / "shared.spm"
+    spm.parent.mkdir(parents=True, exist_ok=True)
+    spm.write_bytes(spm_bytes(symbols=tuple(symbols)))
     save_tiny(
         path,
         spm_folder=path.parent,
         recipe=recipe,
-        model=model,
+        model=_literate(tiny_model(recipe, seed=seed), Tokenizer.load(spm)),
         update=seed,
         overwrite=overwrite,
         languages=languages,

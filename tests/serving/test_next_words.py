@@ -10,7 +10,7 @@ from nmt_cli.decoding.translation import Translation
 from nmt_cli.model.packing import pack
 from nmt_cli.serving.worker_model import best_by_next_word, likely_next_pieces
 from nmt_cli.tokenization.tokenizer import BOS, EOS
-from tests.artifacts.builders import save_tiny, tiny_recipe
+from tests.artifacts.builders import EN_DE, save_tiny, tiny_recipe
 
 CPU = torch.device("cpu")
 
@@ -39,9 +39,9 @@ def test_beginnings_of_words_come_by_probability_and_unlikely_ones_not_at_all(lo
         for number, share in zip(starts.values(), (0.4, 0.6, 1e-4), strict=True):
             bias[number] += 20 + torch.tensor(share).log()
     likely = list(starts)[1::-1]
-    found = likely_next_pieces(loaded, "the old sea", prefix, count=9, device=CPU)
+    found = likely_next_pieces(loaded, "the old sea", prefix, direction=EN_DE, count=9, device=CPU)
     assert found == likely
-    assert likely_next_pieces(loaded, "the old sea", prefix, count=1, device=CPU) == likely[:1]
+    assert likely_next_pieces(loaded, "the old sea", prefix, direction=EN_DE, count=1, device=CPU) == likely[:1]
 
 
 def test_of_each_word_the_best_translation_counts() -> None:

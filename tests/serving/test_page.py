@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -173,12 +175,31 @@ LANGUAGES = _NAMES.split()
 @pytest.fixture
 def many(page: Browser) -> Browser:
     """The page of a server with many source languages, of which English and German have a model."""
-    others = [{"code": f"x{place}", "name": name} for place, name in enumerate(LANGUAGES) if name != "English"]
-    page.run(
-        f"{json.dumps(others)}.forEach(source => about.models.push({{...about.models[0], source}}));"
-        " $('clear').click(); fillSources(); fillTargets()"
-    )
+    names = [name for name in LANGUAGES if name != "English"]
+    others = [{"code": f"x{place}", "name": name, "targets": ["de"]} for place, name in enumerate(names)]
+    page.run("$('clear').click()")
+    return with_languages(page, others)
+
+
+def with_languages(page: Browser, languages: Sequence[Mapping[str, Any]]) -> Browser:
+    """The page as if the server had a further model."""
+    page.run(f"about.models.push({{languages: {json.dumps(languages)}}}); fillSources(); fillTargets()")
     return page
+
+
+def test_the_targets_are_those_of_the_source(page: Browser) -> None:
+    french = {"code": "fr", "name": "French", "targets": []}
+    with_languages(page, [{"code": "en", "name": "English", "targets": ["fr"]}, french])
+    names = "[...$('{}').options].map(one => one.text)"
+    assert page.run(names.format("from")) == ["Detect", "English", "German"]
+    targets = {}
+    for source in ("auto", "en", "de"):
+        page.run(f"$('from').value = '{source}'; $('from').onchange()")
+        targets[source] = page.run(names.format("into"))
+    assert targets == {"auto": ["German", "French", "English"], "en": ["German", "French"], "de": ["English"]}
+    page.run("$('from').value = 'en'; fillTargets('fr')")
+    why = "No model of this server translates from French into English"
+    assert page.run("[$('into').value, $('swap').title]") == ["fr", why]
 
 
 def test_a_long_list_of_languages_is_searched(many: Browser) -> None:
@@ -188,16 +209,17 @@ def test_a_long_list_of_languages_is_searched(many: Browser) -> None:
     assert many.run("[$('finder').hidden, document.activeElement.id]") == [False, "find"]
     assert many.run(f"{rows}.length") == len(LANGUAGES) + 2
     taken = "document.getElementById($('find').getAttribute('aria-activedescendant')).firstChild.textContent"
-    assert many.run(taken) == "English"
+    assert many.run(taken) == "Detect"
+    assert many.run(f"{rows}.slice(1)") == sorted([*LANGUAGES, "German"], key=lambda name: name.replace("à", "a"))
     many.type("an")
-    assert many.run(rows) == ["German", "Spanish", "Italian", "Romanian", "Danish"]
+    assert many.run(rows) == ["Danish", "German", "Italian", "Romanian", "Spanish"]
     many.type("i")
-    assert many.run(rows) == ["Spanish", "Romanian", "Danish"]
+    assert many.run(rows) == ["Danish", "Romanian", "Spanish"]
     many.press("ArrowDown")
     many.press("ArrowDown")
     many.press("Enter")
     shown = many.run("[$('finder').hidden, $('from').selectedOptions[0].text, document.activeElement.id]")
-    assert shown == [True, "Danish", "from"]
+    assert shown == [True, "Spanish", "from"]
     many.press("Enter")
     many.type("gaid")  # without the accent
     assert many.run(rows) == ["Gàidhlig"]
@@ -205,14 +227,14 @@ def test_a_long_list_of_languages_is_searched(many: Browser) -> None:
     assert many.run(rows) == ["No such language"]
     many.press("Enter")
     many.press("Escape")
-    assert many.run("[$('finder').hidden, $('from').selectedOptions[0].text]") == [True, "Danish"]
-    many.point("#into", click=True)  # two languages: the browser's own menu
+    assert many.run("[$('finder').hidden, $('from').selectedOptions[0].text]") == [True, "Spanish"]
+    many.point("#into", click=True)  # few languages: the browser's own menu
     assert many.run("$('finder').hidden")
     many.press("Escape")
     many.size(360, 740, is_phone=True)
     many.point("#from", click=True)
     many.point("#results li:nth-child(2)", click=True)
-    assert many.run("[$('from').selectedOptions[0].text, document.documentElement.scrollWidth]") == ["English", 360]
+    assert many.run("[$('from').selectedOptions[0].text, document.documentElement.scrollWidth]") == ["Czech", 360]
     many.point("#from", click=True)
     many.point("#source", click=True)
     assert many.run("$('finder').hidden")

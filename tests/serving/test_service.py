@@ -20,9 +20,9 @@ from nmt_cli.serving.request_errors import TIMEOUT, ClientGone, RequestError, in
 from nmt_cli.serving.request_limits import RequestLimits, SearchOptions
 from nmt_cli.serving.server_metrics import ServerMetrics
 from nmt_cli.serving.service import Service
-from nmt_cli.serving.worker_model import AskedSentence, NextWordsTask, SearchTask
+from nmt_cli.serving.worker_model import NextWordsTask, SearchTask
 from nmt_cli.serving.worker_pool import WorkerPool
-from tests.serving.servers import MODEL_SETTINGS, save_model
+from tests.serving.servers import MODEL_SETTINGS, asked, save_model
 
 pytestmark = pytest.mark.anyio
 SEARCH = SearchTask(beam=2, nbest=2, length_penalty=0.6, max_extra_tokens=5, prefix="")
@@ -30,7 +30,7 @@ LIMITS = RequestLimits(characters=1000, texts=9, sentences=9, requests=9, timeou
 
 
 def queued_sentence(*, tokens: int) -> QueuedSentence:
-    return QueuedSentence(AskedSentence("the sea"), tokens, SEARCH, "one", asyncio.get_running_loop().create_future())
+    return QueuedSentence(asked("the sea"), tokens, SEARCH, "one", asyncio.get_running_loop().create_future())
 
 
 async def test_a_text_that_takes_too_long_or_has_no_client_leaves_the_queue(
@@ -41,8 +41,8 @@ async def test_a_text_that_takes_too_long_or_has_no_client_leaves_the_queue(
     caller, other = Caller("one", asyncio.Future()), Caller("two", asyncio.Future())
 
     async def translate(plain_texts: list[str], *, caller: Caller) -> None:
-        texts = await service.read_texts(plain_texts, None)
-        async for _ in service.translate(texts, [ModelRoute(model, None)], SearchOptions(nbest=2), caller=caller):
+        texts, route = await service.read_texts(plain_texts, None), ModelRoute(model, ("en", "de"), None)
+        async for _ in service.translate(texts, [route], SearchOptions(nbest=2), caller=caller):
             pass
 
     with pytest.raises(RequestError, match="the translation took too long") as error:
@@ -104,9 +104,9 @@ async def test_languages_are_detected_and_sentences_split_where_no_other_request
     asking.cancel()
     found = len(threads)
     assert found >= 2
-    task = NextWordsTask("the sea " * 99, num_words=3, beam=2)
+    task, route_to_de = NextWordsTask("the sea " * 99, num_words=3, beam=2), ModelRoute(model, ("en", "de"), None)
     with pytest.raises(RequestError, match="the prefix is too long to look into"):
-        await service.ask_about_words("the sea", task, model, caller=Caller("one", asyncio.Future()))
+        await service.ask_about_words("the sea", task, route_to_de, caller=Caller("one", asyncio.Future()))
     assert len(threads) > found
     assert threading.current_thread() not in threads
 
@@ -143,7 +143,7 @@ async def test_a_text_in_the_language_of_the_target_is_left_unchanged(
 ) -> None:
     served = ServedModel(save_model(tmp_path / "model", *pair.split("-")), MODEL_SETTINGS, ServerMetrics())
     router = ModelRouter([served])
-    for target in (served.pair[1], None):
+    for target in (served.targets[0], None):
         route = router.route("auto", target, text=text)
         assert (route.source, route.is_translated) == (source, is_translated)
     assert is_translated or router.detect(text).code == source
@@ -207,7 +207,7 @@ async def test_served_languages_have_standard_codes(tmp_path: Path) -> None:
     router = ModelRouter([ServedModel(path, MODEL_SETTINGS, ServerMetrics()) for path in paths])
     assert (router.sources, router.targets) == (["en", "pt-BR"], ["pt-BR", "en", "zh-Hant", "zh-CN"])
     asked = {"zh-TW": "zh-Hant", "ZH-HANS": "zh-CN", "zh": "zh-CN", "PT": "pt-BR", "pb": "pt-BR"}
-    assert {target: router.route("en", target, text="").model.pair[1] for target in asked} == asked
+    assert {target: router.route("en", target, text="").target for target in asked} == asked
     assert router.route("PT-BR", "EN-US", text="").model.name == "pt-BR-en"
 
 

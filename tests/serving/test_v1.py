@@ -202,7 +202,10 @@ def test_health_readiness_metrics_and_documents(server: Server) -> None:
     languages = page.split("<code>GET /v3/languages</code>")[1].split("<h2>")[0]
     assert "<td><code>resource</code></td>\n<td>string</td>\n<td>required</td>" in languages
     models = server.get("/v1/models").json
-    assert [model["source"]["code"] for model in models["models"]] == ["en", "de"]
+    assert [model["languages"][0] for model in models["models"]] == [
+        {"code": "en", "name": "English", "targets": ["de"]},
+        {"code": "de", "name": "German", "targets": ["en"]},
+    ]
     assert models["limits"]["characters"] == 10_000
 
 

@@ -23,7 +23,7 @@ _MAX_DEFAULT_WORKERS = 4  # each worker has a copy of the model
 def serve(
     model: Annotated[
         list[Path] | None,
-        model_option(help="Model or run, one per language pair; else the newest."),
+        model_option(help="Model or run, repeatable; else the newest."),
     ] = None,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address to listen on; * is every address of this machine.")

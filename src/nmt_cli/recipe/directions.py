@@ -108,6 +108,12 @@ class Directions(Section):
         """The symbols before a translation."""
         return int(self.has_symbols and self.target_symbol_on == "target")
 
+    @property
+    def most_symbols(self) -> int:
+        """The symbols of the side that has more: so many positions are not for text."""
+        on_source = bool(self.source_symbols) + (self.has_symbols and self.target_symbol_on == "source")
+        return max(on_source, self.num_target_symbols)
+
     def is_trained(self, pair: LanguagePair) -> bool:
         """Whether the model was trained on a direction; True if its directions are not known."""
         return not self.pairs or pair in self.pairs

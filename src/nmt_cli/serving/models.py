@@ -1,4 +1,4 @@
-"""Served models, each with a language pair, a tokenizer, a queue and workers; and the model for a text."""
+"""Served models, each with its directions, a tokenizer, a queue and workers; and the model for a text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from typing import TypeGuard
 
@@ -28,7 +27,7 @@ from nmt_cli.languages import (
     match_code,
     standard_code,
 )
-from nmt_cli.recipe.schema import SplitSentences
+from nmt_cli.recipe.schema import LanguagePair, SplitSentences
 from nmt_cli.serving.queue import BatchQueue
 from nmt_cli.serving.request_errors import RequestError, invalid_request_error, shorten
 from nmt_cli.serving.server_metrics import ServerMetrics
@@ -44,10 +43,14 @@ logger = logging.getLogger(__name__)
 
 _TOKENIZER = "source.spm"
 _LEAST_UNCHANGED = 0.9  # probability that a text is in the target's language already
+_MOST_SHOWN = 12  # languages in a message
 
 
 class ServedModel:
-    """One language pair. `path` is the model directory or run that the user named; each reload looks it up again."""
+    """A model of one or more directions. `path` is the directory or run that the user named; a reload reads it again.
+
+    `pairs` has the directions by their standard codes, which need not be the model's own.
+    """
 
     def __init__(self, path: Path, settings: ModelSettings, metrics: ServerMetrics) -> None:
         self.path = path
@@ -55,8 +58,9 @@ class ServedModel:
         files = _read_model(path)
         self._use(files)
         self._reload_lock = asyncio.Lock()
-        self.pair = files.pair
-        self.name = "-".join(self.pair)
+        self.pairs = files.pairs
+        self.sources, self.targets = (list(dict.fromkeys(codes)) for codes in zip(*self.pairs, strict=True))
+        self.name = "-".join(self.pairs[0]) if len(self.pairs) == 1 else str(files.config.languages)
         metrics.name_model(self.name)
         self.queue = BatchQueue(
             self.name,
@@ -81,8 +85,8 @@ class ServedModel:
         async with self._reload_lock:
             # All that may fail comes before the workers are replaced. It may take long, and requests do not wait.
             files = await asyncio.to_thread(_read_model, self.path)
-            if files.pair != self.pair:
-                message = f"{files.directory} now translates {'-'.join(files.pair)}"
+            if {*files.pairs} != {*self.pairs}:
+                message = f"{files.directory} now translates {files.config.languages}"
                 raise UsageError(message, where=str(files.directory), hint="restart nmt serve")
             if (files.directory, files.digest) == (self.directory, self.digest):
                 logger.info("%s: %s has not changed", self.name, self.directory)
@@ -101,22 +105,21 @@ class ServedModel:
     @property
     def max_pieces(self) -> int:
         """The source pieces of the longest sentence that is translated whole."""
-        max_positions = self.config.recipe.model.max_positions
-        extra_tokens = min(self.config.recipe.decoding.max_extra_tokens, max_positions // 2)
+        positions = self.config.recipe.model.max_positions - self.config.languages.most_symbols
+        extra_tokens = min(self.config.recipe.decoding.max_extra_tokens, positions // 2)
         # The translator would split longer sentences in its own way.
-        return min(self._settings.split_pieces, max_positions - max(1, extra_tokens))
+        return min(self._settings.split_pieces, positions - max(1, extra_tokens))
 
     def num_pieces(self, text: str) -> int:
         """Source pieces of a text, EOS not counted."""
         return len(self._tokenizer.encode_raw([text])[0])
 
-    def as_sentence(self, text: str, kept: Sequence[Range]) -> str:
+    def as_sentence(self, text: str, kept: Sequence[Range], *, language: str) -> str:
         """The text as the worker writes it for the search, with the same number of characters."""
-        ranges = without_overlaps(kept, find_kept(text))
-        language, trained = self.config.languages.pairs[0].source, self.config.trained_lines
+        ranges, trained = without_overlaps(kept, find_kept(text)), self.config.trained_lines
         return as_sentence(text, ranges, tokenizer=self._tokenizer, language=language, trained=trained).text
 
-    def split(self, block: MarkedText, *, when: SplitSentences) -> tuple[SplitText, list[int]]:
+    def split(self, block: MarkedText, *, language: str, when: SplitSentences) -> tuple[SplitText, list[int]]:
         """The text of a block in sentences that are translated whole, and the source pieces of each.
 
         `when` says which lines are split; `auto` leaves that to the model's own setting.
@@ -125,7 +128,7 @@ class ServedModel:
         num_pieces = cache(self.num_pieces)
         split = split_text(
             block.text,
-            self.pair[0],
+            language,
             kept=block.kept,
             fits=lambda part: num_pieces(part) <= self.max_pieces,
             # Counting the pieces of a whole text takes time.
@@ -154,9 +157,12 @@ class _ModelFiles:
     tokenizer: Tokenizer
 
     @property
-    def pair(self) -> tuple[str, str]:
-        (pair,) = self.config.languages.pairs
-        return standard_code(pair.source), standard_code(pair.target)
+    def pairs(self) -> list[tuple[str, str]]:
+        directions = self.config.languages
+        pairs = [(standard_code(pair.source), standard_code(pair.target)) for pair in directions.offered]
+        if not directions.pairs:  # of languages in the order of a vocabulary; the first one counts for unclear text
+            pairs.sort(key=lambda pair: pair[0] != "en")
+        return list(dict.fromkeys(pairs))
 
 
 def _read_model(path: Path) -> _ModelFiles:
@@ -178,58 +184,86 @@ def _read_model(path: Path) -> _ModelFiles:
 
 @dataclass(frozen=True, slots=True)
 class ModelRoute:
-    """The model for a text, and the language that was detected if none was given."""
+    """The model for a text, its direction, and the language that was detected if none was given."""
 
     model: ServedModel
+    pair: tuple[str, str]
     detected: DetectedLanguage | None
 
     @property
     def source(self) -> str:
         """The code of the text's language."""
-        return self.model.pair[0] if self.detected is None else self.detected.code
+        return self.pair[0] if self.detected is None else self.detected.code
+
+    @property
+    def target(self) -> str:
+        """The code of the translation's language."""
+        return self.pair[1]
+
+    @property
+    def languages(self) -> LanguagePair:
+        """The direction."""
+        return LanguagePair(source=self.pair[0], target=self.pair[1])
 
     @property
     def is_translated(self) -> bool:
         """False if the text is in the target's language already."""
-        return self.source == self.model.pair[0]
+        return self.source == self.pair[0]
+
+    def as_sentence(self, text: str, kept: Sequence[Range]) -> str:
+        """The text as the worker writes it for the search, with the same number of characters."""
+        return self.model.as_sentence(text, kept, language=self.pair[0])
 
     def split(self, block: MarkedText, *, when: SplitSentences) -> tuple[SplitText, list[int]]:
         """The text of a block as its model splits it; a text that is not translated has no sentences."""
-        return self.model.split(block, when=when) if self.is_translated else (SplitText([], [block.text]), [])
+        if not self.is_translated:
+            return SplitText([], [block.text]), []
+        return self.model.split(block, language=self.pair[0], when=when)
 
 
 class ModelRouter:
     """All served models, and the choice of the model for a text."""
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
+        self._models = list(models)
         self._by_pair: dict[tuple[str, str], ServedModel] = {}
+        self._targets_of: dict[str, list[str]] = {}
+        self._sources_of: dict[str, list[str]] = {}
         for model in models:
-            if model.pair in self._by_pair:
-                message = f"{self._by_pair[model.pair].path} and {model.path} both translate {model.name}"
-                raise UsageError(message, setting="model", hint="give one model for each language pair")
-            self._by_pair[model.pair] = model
+            for pair in model.pairs:
+                if pair in self._by_pair:
+                    message = f"{self._by_pair[pair].path} and {model.path} both translate {'-'.join(pair)}"
+                    raise UsageError(message, setting="model", hint="give one model for each language pair")
+                self._by_pair[pair] = model
+                source, target = pair
+                self._targets_of.setdefault(source, []).append(target)
+                self._sources_of.setdefault(target, []).append(source)
 
     def __iter__(self) -> Iterator[ServedModel]:
-        return iter(self._by_pair.values())
+        return iter(self._models)
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """The directions of all models, in their order."""
+        return list(self._by_pair)
 
     @property
     def sources(self) -> list[str]:
         """The codes of the source languages, in the order of the models."""
-        return list(dict.fromkeys(source for source, _ in self._by_pair))
+        return list(self._targets_of)
 
     @property
     def targets(self) -> list[str]:
         """The codes of the target languages, in the order of the models."""
-        return list(dict.fromkeys(target for _, target in self._by_pair))
+        return list(self._sources_of)
 
     def targets_of(self, source: str) -> list[str]:
-        """The target languages of a source language; empty if it is only a target."""
-        return [target for model_source, target in self._by_pair if model_source == source]
+        """The target languages of a source language."""
+        return self._targets_of[source]
 
     def sources_of(self, target: str) -> list[str]:
         """The source languages of a target; RequestError if nothing is translated into it."""
-        code = _matching_code(target, self.targets, name="target")
-        return [source for source, model_target in self._by_pair if model_target == code]
+        return self._sources_of[_matching_code(target, self.targets, name="target")]
 
     @property
     def are_ready(self) -> bool:
@@ -244,35 +278,51 @@ class ModelRouter:
         """
         detected = None
         if not is_source_given(source):
+            sources, fitting = self.sources, self.targets
             if target is not None:
                 _matching_code(target, self.targets, name="target")
-            models = [model for model in self if target is None or match_code(target, [model.pair[1]]) is not None]
-            detected = _detect_source(text, models)
+                fitting = [code for code in self.targets if match_code(target, [code]) is not None]
+                sources = [*dict.fromkeys(source for code in fitting for source in self._sources_of[code])]
+            detected = _detect_source(text, sources, fitting)
             code = detected.code
-            if code not in self.sources and target is None and len(self.targets) > 1:
-                raise _missing_target_error(self.targets, detected)
-            if code not in [model.pair[0] for model in models]:
-                return ModelRoute(next(model for model in models if model.pair[1] == code), detected)
+            if code not in sources:
+                if target is None and len(self.targets) > 1:
+                    raise _missing_target_error(self.targets, detected)
+                return self._route_of((self._sources_of[code][0], code), detected)
         else:
             code = _matching_code(source, self.sources, name="source")
-        targets = self.targets_of(code)
+        targets = self._targets_of[code]
         if target is None:
             if len(targets) > 1:
                 raise _missing_target_error(targets, detected)
-            return ModelRoute(self._by_pair[code, targets[0]], detected)
+            return self._route_of((code, targets[0]), detected)
         _matching_code(target, self.targets, name="target")
-        target_code = match_code(target, targets)
-        if target_code is None:
-            hint = f"give source and target of one of the models: {', '.join(model.name for model in self)}"
-            raise invalid_request_error(f"{code} to {shorten(target)} is not supported", hint=hint, where="target")
-        return ModelRoute(self._by_pair[code, target_code], detected)
+        if (target_code := match_code(target, targets)) is None:
+            return self._untrained_route(code, target)
+        return self._route_of((code, target_code), detected)
+
+    def _route_of(self, pair: tuple[str, str], detected: DetectedLanguage | None) -> ModelRoute:
+        return ModelRoute(self._by_pair[pair], pair, detected)
+
+    def _untrained_route(self, source: str, target: str) -> ModelRoute:
+        """The first model that knows both languages, though not from its training; RequestError if there is none."""
+        for model in self:
+            code = match_code(target, model.targets)
+            if source in model.sources and code is not None and code != source:
+                return ModelRoute(model, (source, code), None)
+        hint = f"target: one of {_shown(self._targets_of[source])}"
+        raise invalid_request_error(f"{source} to {shorten(target)} is not supported", hint=hint, where="target")
 
     def detect(self, text: str) -> DetectedLanguage:
         """The language of a text among the languages of all models, or any language if it clearly is in another one.
 
         The first source with a confidence of 0 stands for a text that does not say its language.
         """
-        return _detect(text, [*self]) or identify_language(text) or DetectedLanguage(self.sources[0], 0.0)
+        return (
+            _detect(text, self.sources, self.targets)
+            or identify_language(text)
+            or DetectedLanguage(self.sources[0], 0.0)
+        )
 
     async def load(self) -> None:
         """Load all models; NmtError if one cannot be loaded."""
@@ -305,23 +355,22 @@ def is_source_given(source: str | None) -> TypeGuard[str]:
     return source is not None and source.strip().lower() not in ("auto", "")
 
 
-def _detect_source(text: str, models: Sequence[ServedModel]) -> DetectedLanguage:
-    """The language of a text: one that the models translate, or the target's own; RequestError for another one."""
-    found = _detect(text, models)
-    if found is None or found.code not in chain.from_iterable(model.pair for model in models):
-        raise _untranslated_error(found or identify_language(text), [*dict.fromkeys(model.pair[0] for model in models)])
+def _detect_source(text: str, sources: Sequence[str], targets: Sequence[str]) -> DetectedLanguage:
+    """The language of a text: one that is translated, or a target's own; RequestError for another one."""
+    found = _detect(text, sources, targets)
+    if found is None or found.code not in (*sources, *targets):
+        raise _untranslated_error(found or identify_language(text), sources)
     return found
 
 
-def _detect(text: str, models: Sequence[ServedModel]) -> DetectedLanguage | None:
+def _detect(text: str, sources: Sequence[str], targets: Sequence[str]) -> DetectedLanguage | None:
     """The language of a text: one of the models' languages, or another one if it clearly is in that.
 
     A text that does not say its language has the first source of its script, with a confidence of 0. None if the text
     is in another script.
     """
     text = text[:IDENTIFIED_CHARACTERS]
-    sources = [*dict.fromkeys(model.pair[0] for model in models)]
-    codes = [*sources, *(model.pair[1] for model in models)]
+    codes = [*dict.fromkeys([*sources, *targets])]
     if other := identify_other(text, codes):
         return other
     detected = detect_language(text, among=codes)
@@ -336,11 +385,11 @@ def _detect(text: str, models: Sequence[ServedModel]) -> DetectedLanguage | None
 
 def _untranslated_error(found: DetectedLanguage | None, sources: Sequence[str]) -> RequestError:
     message = f"the text is in {found.code}, which is not translated" if found else "the text is in another script"
-    return invalid_request_error(message, hint=f"source: one of {', '.join(sources)}", where="source")
+    return invalid_request_error(message, hint=f"source: one of {_shown(sources)}", where="source")
 
 
 def _missing_target_error(targets: Sequence[str], detected: DetectedLanguage | None) -> RequestError:
-    message, hint = "the target language is missing", f"give target: one of {', '.join(targets)}"
+    message, hint = "the target language is missing", f"give target: one of {_shown(targets)}"
     if detected is not None and detected.confidence:
         message += f", and the text was detected as {detected.code}"
         hint += "; or give source, if the text is in another language"
@@ -351,6 +400,11 @@ def _matching_code(wanted: str, codes: Sequence[str], *, name: str) -> str:
     """The code that a language of a request names; RequestError if there is none."""
     code = match_code(wanted, codes)
     if code is None:
-        message, hint = f"{shorten(wanted)} is not supported", f"{name}: one of {', '.join(codes)}"
+        message, hint = f"{shorten(wanted)} is not supported", f"{name}: one of {_shown(codes)}"
         raise invalid_request_error(message, hint=hint, where=name)
     return code
+
+
+def _shown(codes: Sequence[str]) -> str:
+    more = f" and {len(codes) - _MOST_SHOWN} more, which /languages lists" if len(codes) > _MOST_SHOWN else ""
+    return ", ".join(codes[:_MOST_SHOWN]) + more

@@ -38,7 +38,7 @@ class AskedBlock:
         split, num_pieces = route.split(block, when=options.split_sentences)
         is_aligned = options.alignments or bool(block.marks)
         sentences = [
-            AskedSentence(text, tuple(kept), _found_terms(text, kept, route, options, terms), is_aligned)
+            AskedSentence(text, route.pair, tuple(kept), _found_terms(text, kept, route, options, terms), is_aligned)
             for text, kept in zip(split.sentences, split.ranges_by_sentence(block.kept), strict=True)
         ]
         return cls(SplitBlock(block, split), sentences, num_pieces)
@@ -68,13 +68,11 @@ class QueuedText:
 
     def translated(self, text: RequestText, *, alignments: bool) -> TranslatedText:
         """The translation of the text that has these blocks, once the sentences are done."""
-        return join_sentences(
-            text, self.blocks, self._answers, self.route.model.config.languages.pairs[0], alignments=alignments
-        )
+        return join_sentences(text, self.blocks, self._answers, self.route.languages, alignments=alignments)
 
     def best_blocks(self) -> list[MarkedText]:
         """The translations of the blocks, once the sentences are done."""
-        languages = self.route.model.config.languages.pairs[0]
+        languages = self.route.languages
         return [block.translated(answers, languages) for block, answers in zip(self.blocks, self._answers, strict=True)]
 
     @property
@@ -100,6 +98,6 @@ def _found_terms(
     """The terms in a sentence as the worker writes it for the search: a line in capitals as a sentence."""
     if terms is None:
         return ()
-    cased = text if options.prefix.strip() else route.model.as_sentence(text, kept)
+    cased = text if options.prefix.strip() else route.as_sentence(text, kept)
     found = terms.find(text) if cased == text else terms.find_without_case(cased)
     return tuple((one.term, one.targets) for one in found)

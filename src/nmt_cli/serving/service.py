@@ -188,8 +188,7 @@ class Service:
                 blocks = await self._translate_in_portions(document.blocks, route, terms=terms, caller=caller)
                 return await asyncio.to_thread(document.write, blocks)
 
-        target_code = route.model.pair[1]
-        return self.documents.start(name, translate(), target=target_code, characters=num_characters, owner=owner)
+        return self.documents.start(name, translate(), target=route.target, characters=num_characters, owner=owner)
 
     def _read_document(
         self, content: bytes, name: str, source: str | None, target: str
@@ -198,8 +197,7 @@ class Service:
         is_given = is_source_given(source)
         route = self.models.route(source if is_given else self.models.sources_of(target)[0], target, text="")
         try:
-            languages = route.model.config.languages.pairs[0]
-            document = read_document(content, name, languages=languages, limits=_DOCUMENT_LIMITS)
+            document = read_document(content, name, languages=route.languages, limits=_DOCUMENT_LIMITS)
         except DataError as error:
             if error.where != "--column":
                 raise
@@ -208,9 +206,8 @@ class Service:
         if is_given:
             return document, route
         first, route = route, self.models.route(None, target, text="\n".join(block.text for block in document.blocks))
-        if route.model is not first.model:  # some formats hold several languages
-            languages = route.model.config.languages.pairs[0]
-            document = read_document(content, name, languages=languages, limits=_DOCUMENT_LIMITS)
+        if route.pair != first.pair:  # some formats hold several languages
+            document = read_document(content, name, languages=route.languages, limits=_DOCUMENT_LIMITS)
         return document, route
 
     async def _translate_in_portions(
@@ -264,16 +261,17 @@ class Service:
         ]
 
     async def ask_about_words(
-        self, source: str, task: AttentionTask | NextWordsTask, model: ServedModel, *, caller: Caller
+        self, source: str, task: AttentionTask | NextWordsTask, route: ModelRoute, *, caller: Caller
     ) -> dict[str, Any]:
         """A worker's answer about single words: next words, or attention."""
+        model = route.model
         field, target = ("translation", task.target) if isinstance(task, AttentionTask) else ("prefix", task.prefix)
         texts = [source.strip(), target]
         pieces_of_texts = await off_the_loop(texts, lambda: [model.num_pieces(text) for text in texts])
         for name, num_pieces in zip(("text", field), pieces_of_texts, strict=True):
             if num_pieces > model.max_pieces:
                 raise too_large_error(f"the {name} is too long to look into", hint="send a single sentence", where=name)
-        sentence = queued_sentence(AskedSentence(texts[0]), pieces_of_texts[0], task, caller)
+        sentence = queued_sentence(AskedSentence(texts[0], route.pair), pieces_of_texts[0], task, caller)
         deadline = asyncio.get_running_loop().time() + self.limits.timeout_seconds
         try:
             self._submit([sentence], model)

@@ -17,6 +17,7 @@ from nmt_cli.artifacts.manifest import holds_model, model_digest
 from nmt_cli.decoding.terms import TermList
 from nmt_cli.errors import DataError, DeviceError, ModelError, UsageError
 from nmt_cli.memory import collect_garbage_rarely
+from nmt_cli.recipe.directions import Direction
 from nmt_cli.serving.log import configure_server_log
 from nmt_cli.tokenization.pieces import Range
 
@@ -45,13 +46,14 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True)
 class AskedSentence:
-    """A sentence for a worker, with the ranges of its characters that stay as they are, and terms of its translation.
+    """A sentence for a worker, with its direction, ranges of its characters that stay, and terms of its translation.
 
-    A term is text of the sentence, with the forms that translate it. With `is_aligned`, the translation says which
-    source words and characters its own are from.
+    The direction is the codes of source and target. A term is text of the sentence, with the forms that translate it.
+    With `is_aligned`, the translation says which source words and characters its own are from.
     """
 
     text: str
+    pair: tuple[str, str]
     kept: tuple[Range, ...] = ()
     terms: tuple[tuple[str, tuple[str, ...]], ...] = ()
     is_aligned: bool = False
@@ -127,7 +129,9 @@ class WorkerModel:
         # Computed after loading: if it equals the digest that the server read before, no other model was loaded.
         self.digest = model_digest(directory)
         try:
-            self._translator.translate(["."], samples=0, beam=2)  # the first translation is slow
+            first = self._engine.directions.offered[0]
+            # The first translation is slow.
+            self._translator.translate(["."], from_=first.source, to=first.target, samples=0, beam=2)
         except UsageError as error:
             raise UsageError(error.message, setting="engine", hint="take `engine: torch`") from None
         collect_garbage_rarely()
@@ -143,9 +147,9 @@ class WorkerModel:
                 case SearchTask():
                     return self._search(sentences, task)
                 case AttentionTask():
-                    return [self._find_attention(sentence.text, task.target) for sentence in sentences]
+                    return [self._find_attention(sentence, task.target) for sentence in sentences]
                 case NextWordsTask():
-                    return [self._find_next_words(sentence.text, task) for sentence in sentences]
+                    return [self._find_next_words(sentence, task) for sentence in sentences]
                 case other:
                     assert_never(other)
         except DeviceError as error:
@@ -162,6 +166,8 @@ class WorkerModel:
         has_terms = any(sentence.terms for sentence in sentences)
         translations = self._translator.translate(
             [sentence.text for sentence in sentences],
+            from_=[sentence.pair[0] for sentence in sentences],
+            to=[sentence.pair[1] for sentence in sentences],
             samples=0,
             beam=task.beam,
             nbest=task.nbest,
@@ -178,31 +184,36 @@ class WorkerModel:
         )
         return [asdict(translation) for translation in translations]
 
-    def _find_attention(self, source: str, target: str) -> dict[str, Any]:
+    def _find_attention(self, sentence: AskedSentence, target: str) -> dict[str, Any]:
         """The map as text: it is large, and the server only hands it on."""
         from nmt_cli.decoding.attention_maps import attention_between_words
 
         loaded, device = self._as_torch_model()
-        self._check_fits_model("text", source, loaded.source)
+        self._check_fits_model("text", sentence.text, loaded.source)
         self._check_fits_model("translation", target, loaded.target)
-        return {
-            "map": json.dumps(
-                attention_between_words(
-                    loaded, source, target, direction=loaded.config.languages.find(None, None), device=device
-                ).as_json()
-            )
-        }
+        direction = loaded.config.languages.find(*sentence.pair)
+        found = attention_between_words(loaded, sentence.text, target, direction=direction, device=device)
+        return {"map": json.dumps(found.as_json())}
 
-    def _find_next_words(self, source: str, task: NextWordsTask) -> dict[str, Any]:
+    def _find_next_words(self, sentence: AskedSentence, task: NextWordsTask) -> dict[str, Any]:
         """The likely next words after the prefix, each with the best translation that has it."""
         loaded, device = self._as_torch_model()
         prefix = " ".join(task.prefix.split())
-        self._check_fits_model("text", source, loaded.source)
+        self._check_fits_model("text", sentence.text, loaded.source)
         self._check_fits_model("prefix", prefix, loaded.target)
-        pieces = likely_next_pieces(loaded, source, prefix, count=task.num_words, device=device)
+        direction = loaded.config.languages.find(*sentence.pair)
+        pieces = likely_next_pieces(
+            loaded, sentence.text, prefix, direction=direction, count=task.num_words, device=device
+        )
         prefixes = [f"{prefix} {piece}".strip() for piece in pieces]
         translations = self._translator.translate(
-            [source] * len(prefixes), samples=0, beam=task.beam, prefixes=prefixes, split_sentences="never"
+            [sentence.text] * len(prefixes),
+            from_=sentence.pair[0],
+            to=sentence.pair[1],
+            samples=0,
+            beam=task.beam,
+            prefixes=prefixes,
+            split_sentences="never",
         )
         words = [
             {"word": word, "text": best.text, "score": best.score, "log_prob": best.log_prob}
@@ -212,7 +223,8 @@ class WorkerModel:
 
     def _check_fits_model(self, name: str, text: str, tokenizer: Tokenizer) -> None:
         """Raise DataError, with the name of the request's field, if the text is too long for the model."""
-        num_pieces, max_pieces = len(tokenizer.encode_raw([text])[0]), self._engine.max_positions - 1
+        num_pieces = len(tokenizer.encode_raw([text])[0])
+        max_pieces = self._engine.max_positions - 1 - self._engine.directions.most_symbols
         if num_pieces > max_pieces:
             message = f"the {name} has {num_pieces:,} pieces, and the model takes {max_pieces:,}"
             raise DataError(message, where=name, hint="give a shorter one")
@@ -234,17 +246,21 @@ class WorkerModel:
         return self._second_copy, torch.device("cpu")
 
 
-def likely_next_pieces(loaded: LoadedModel, source: str, prefix: str, *, count: int, device: torch.device) -> list[str]:
+def likely_next_pieces(
+    loaded: LoadedModel, source: str, prefix: str, *, direction: Direction, count: int, device: torch.device
+) -> list[str]:
     """At most `count` pieces that may begin the word after `prefix` in a translation of `source`, likeliest first.
 
     `prefix` ends with a whole word; source and prefix must be short enough for the model.
     """
+    from nmt_cli.decoding.search.hypotheses import SourceSentence, SymbolIds
     from nmt_cli.model.teacher_forcing import next_log_probs
     from nmt_cli.tokenization.pieces import SPACE_MARK
-    from nmt_cli.tokenization.tokenizer import BOS, EOS
 
-    source_ids, prefix_ids = loaded.source.encode_raw([source])[0], loaded.target.encode([prefix])[0]
-    log_probs_V = next_log_probs(loaded.model, [*source_ids, EOS], [BOS, *prefix_ids], device=device)
+    symbols = SymbolIds.of(direction, source=loaded.source, target=loaded.target)
+    sentence = SourceSentence(loaded.source.encode_raw([source])[0], symbols=symbols)
+    decoder_ids = [*sentence.start_ids, *loaded.target.encode([prefix])[0]]
+    log_probs_V = next_log_probs(loaded.model, sentence.encoder_ids, decoder_ids, device=device)
     probabilities_V = log_probs_V.exp().cpu()
     likely = probabilities_V.topk(min(_MAX_PIECES, len(probabilities_V)))
     ids = [

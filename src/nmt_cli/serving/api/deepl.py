@@ -292,7 +292,7 @@ async def find_terms(fields: DeepLOptions, call: Call) -> TermList | None:
     if not fields.source_lang:
         message = "Use of a glossary requires the source_lang parameter to be specified"
         raise invalid_request_error(message, hint="give the language of the text", where="source_lang")
-    pair = call.service.models.route(fields.source_lang, fields.target_lang, text="").model.pair
+    pair = call.service.models.route(fields.source_lang, fields.target_lang, text="").pair
     return await asyncio.to_thread(call.service.glossaries.terms, ids, pair, call.owner)
 
 

@@ -116,7 +116,7 @@ router, long_router = deepl_router(FormRoute), deepl_router(LongFormRoute)
 @router.get("/v2/glossary-language-pairs", response_model=DeepLGlossaryPairs)
 async def glossary_pairs(call: KeyedDeepLCall) -> Response:
     """The language pairs of the models."""
-    return json_response({"supported_languages": [_pair_json(*model.pair) for model in call.service.models]})
+    return json_response({"supported_languages": [_pair_json(*pair) for pair in call.service.models.pairs]})
 
 
 @long_router.post("/v2/glossaries", response_model=DeepLGlossary, status_code=_CREATED)
@@ -239,8 +239,8 @@ def _found(call: Call) -> Glossary:
 
 
 def _pair(fields: DeepLGlossaryPair, call: Call) -> tuple[str, str]:
-    """The pair of a model; RequestError if there is none."""
-    return call.service.models.route(fields.source_lang, fields.target_lang, text="").model.pair
+    """The pair that a model translates; RequestError if there is none."""
+    return call.service.models.route(fields.source_lang, fields.target_lang, text="").pair
 
 
 def _dictionary(fields: DeepLDictionaryRequest, call: Call) -> Dictionary:

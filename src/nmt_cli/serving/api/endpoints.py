@@ -63,6 +63,21 @@ class Language(BaseModel):
         return cls(code=code, name=language_name(code))
 
 
+class SourceLanguage(Language):
+    """A language, and the languages that it is translated into; a language that is only a target has none."""
+
+    targets: list[str]
+
+    @classmethod
+    def of_pairs(cls, pairs: Sequence[tuple[str, str]]) -> list[Self]:
+        """The languages of some directions, each once: first those that are translated."""
+        codes = [*(source for source, _ in pairs), *(target for _, target in pairs)]
+        targets: dict[str, list[str]] = {code: [] for code in codes}
+        for source, target in pairs:
+            targets[source].append(target)
+        return [cls(code=code, name=language_name(code), targets=into) for code, into in targets.items()]
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """A request to an endpoint, and the owner of its key."""

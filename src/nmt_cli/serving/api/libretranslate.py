@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, WithJsonSchema
 
 from nmt_cli.documents.formats import ENDINGS
 from nmt_cli.documents.markup import MARKUP
-from nmt_cli.languages import DetectedLanguage, language_name
+from nmt_cli.languages import DetectedLanguage
 from nmt_cli.serving.api.endpoints import (
     FILE_FORM,
     Call,
@@ -23,6 +23,7 @@ from nmt_cli.serving.api.endpoints import (
     FormRoute,
     KeyedCall,
     Language,
+    SourceLanguage,
     file_response,
     json_response,
     open_call,
@@ -82,12 +83,6 @@ class LibreTranslateAnswer(BaseModel):
     translatedText: str | list[str]
     detectedLanguage: LibreDetectedLanguage | list[LibreDetectedLanguage] | None = None
     alternatives: list[str] | list[list[str]] | None = None
-
-
-class LibreLanguage(Language):
-    """A language, and the languages that it is translated into."""
-
-    targets: list[str]
 
 
 class LibreSideLanguages(BaseModel):
@@ -212,14 +207,10 @@ async def detect(fields: LibreDetectRequest, call: _Keyed) -> Response:
         return json_response([_detected_language(found)])
 
 
-@router.get("/languages", response_model=list[LibreLanguage])
+@router.get("/languages", response_model=list[SourceLanguage])
 async def languages(call: _Open) -> Response:
     """Each language, and the languages that it is translated into."""
-    models = call.service.models
-    codes = dict.fromkeys([*models.sources, *models.targets])
-    return json_response(
-        [{"code": code, "name": language_name(code), "targets": models.targets_of(code)} for code in codes]
-    )
+    return json_response(SourceLanguage.of_pairs(call.service.models.pairs))
 
 
 @router.get("/frontend/settings", response_model=LibreSettings)

@@ -14,7 +14,7 @@ from pydantic_core import to_json
 from nmt_cli.decoding.terms import TermList
 from nmt_cli.documents.markup import MARKUP
 from nmt_cli.languages import DetectedLanguage
-from nmt_cli.serving.api.endpoints import Call, JsonRoute, KeyedCall, Language, NotBlank, json_response, open_call
+from nmt_cli.serving.api.endpoints import Call, JsonRoute, KeyedCall, NotBlank, SourceLanguage, json_response, open_call
 from nmt_cli.serving.api.requests import watch_caller
 from nmt_cli.serving.models import ModelRoute, ServedModel
 from nmt_cli.serving.request_errors import BUSY, REFUSED, ClientGone, RequestError
@@ -27,7 +27,7 @@ _NDJSON = "application/x-ndjson"
 
 
 class _ModelChoice(BaseModel):
-    """The languages, which name a model; no further fields are taken."""
+    """The languages, which name a model and its direction; no further fields are taken."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -36,7 +36,7 @@ class _ModelChoice(BaseModel):
 
 
 class TranslateRequest(SearchOptions, _ModelChoice):
-    """Texts to translate with one model; settings that are left out are the model's own."""
+    """Texts to translate in one direction; settings that are left out are the model's own."""
 
     text: str | list[str]
     format: Annotated[
@@ -52,7 +52,7 @@ class TranslateRequest(SearchOptions, _ModelChoice):
 
 
 class TranslateAnswer(BaseModel):
-    """The translations in order, the languages of the model, and how the source language was found."""
+    """The translations in order, their languages, and how the source language was found."""
 
     source: str
     target: str
@@ -100,8 +100,7 @@ class ServedModelAnswer(BaseModel):
     """A model: what it translates, what it was made of, and whether it has a worker."""
 
     name: str
-    source: Language
-    target: Language
+    languages: list[SourceLanguage]
     layers: Annotated[int, Field(description="of the decoder")]
     heads: int
     updates: list[int]
@@ -158,7 +157,7 @@ _Keyed = Annotated[Call, Depends(KeyedCall(missing_status=401))]
 
 @router.post("/v1/translate", response_model=TranslateAnswer, responses={200: {"content": {_NDJSON: {}}}})
 async def translate(fields: TranslateRequest, call: _Keyed) -> Response:
-    """Texts in one language, translated by one model, at once or as a stream of lines."""
+    """Texts in one language, translated into another one, at once or as a stream of lines."""
     call.service.check_texts([fields.prefix])
     sent = [fields.text] if isinstance(fields.text, str) else fields.text
     texts = await call.service.read_texts(sent, MARKUP.get(fields.format))
@@ -181,7 +180,7 @@ async def _translate(fields: TranslateRequest, call: Call, texts: list[RequestTe
         translations = [text async for text in service.translate(texts, routes, fields, terms=terms, caller=caller)]
     answer = {
         "source": route.source,
-        "target": route.model.pair[1],
+        "target": route.target,
         "detection": _detection_kind(route.detected),
         "confidence": 1.0 if route.detected is None else round(route.detected.confidence, 4),
         "translations": translations,
@@ -194,11 +193,11 @@ async def next_words(fields: NextWordsRequest, call: _Keyed) -> Response:
     """The next words that the model thinks likely, each with the best translation that has it."""
     call.service.check_texts([fields.text, fields.prefix])
     with call.owner.charged(requests=1, characters=0):
-        model = await _model_for_sentence(fields, call.service)
-        num_words, beam = call.service.limits.alternatives + 1, model.config.recipe.decoding.beam
+        route = await _route_for_sentence(fields, call.service)
+        num_words, beam = call.service.limits.alternatives + 1, route.model.config.recipe.decoding.beam
         task = NextWordsTask(" ".join(fields.prefix.split()), num_words, beam)
         with watch_caller(call.request) as caller:
-            answer = await call.service.ask_about_words(fields.text, task, model, caller=caller)
+            answer = await call.service.ask_about_words(fields.text, task, route, caller=caller)
             return json_response(NextWordsAnswer.model_validate(answer))
 
 
@@ -208,9 +207,9 @@ async def attention(fields: AttentionRequest, call: _Keyed) -> Response:
     task = AttentionTask(fields.translation.strip())
     call.service.check_texts([fields.text, fields.translation])
     with call.owner.charged(requests=1, characters=0):
-        model = await _model_for_sentence(fields, call.service)
+        route = await _route_for_sentence(fields, call.service)
         with watch_caller(call.request) as caller:
-            answer = await call.service.ask_about_words(fields.text, task, model, caller=caller)
+            answer = await call.service.ask_about_words(fields.text, task, route, caller=caller)
     return Response(answer["map"], media_type="application/json")
 
 
@@ -234,11 +233,9 @@ def _detection_kind(detected: DetectedLanguage | None) -> Literal["given", "dete
 
 
 def _model_json(model: ServedModel) -> dict[str, Any]:
-    source, target = model.pair
     return {
         "name": model.config.recipe.name,
-        "source": Language.of(source),
-        "target": Language.of(target),
+        "languages": SourceLanguage.of_pairs(model.pairs),
         "layers": model.config.recipe.model.decoder_layers,
         "heads": model.config.recipe.model.heads,
         "updates": model.config.updates,
@@ -247,9 +244,9 @@ def _model_json(model: ServedModel) -> dict[str, Any]:
     }
 
 
-async def _model_for_sentence(fields: NextWordsRequest | AttentionRequest, service: Service) -> ServedModel:
+async def _route_for_sentence(fields: NextWordsRequest | AttentionRequest, service: Service) -> ModelRoute:
     find_route = partial(service.models.route, fields.source, fields.target, text=fields.text)
-    return (await off_the_loop([fields.text], find_route)).model
+    return await off_the_loop([fields.text], find_route)
 
 
 async def _stream_lines(
