@@ -115,6 +115,16 @@ def test_an_untrained_direction_is_answered_if_a_model_has_both_languages(server
 
 
 @pytest.mark.usefixtures("hurried_deepl")
+def test_a_bilingual_file_names_its_language(server: Server, expected: dict[tuple[str, str], str]) -> None:
+    client, out = deepl.DeepLClient("any", server_url=server.url), io.BytesIO()
+    unit = f"<unit id='1'><segment><source>{TEXT['it']}</source></segment></unit>"
+    namespace = "urn:oasis:names:tc:xliff:document:2.0"
+    file = f"<xliff xmlns='{namespace}' version='2.0' srcLang='it' trgLang='de'><file id='1'>{unit}</file></xliff>"
+    client.translate_document(file, out, filename="a.xlf", target_lang="DE")
+    assert f"<target>{expected['it', 'de']}</target>" in out.getvalue().decode()
+
+
+@pytest.mark.usefixtures("hurried_deepl")
 def test_documents_and_glossaries_have_the_direction(server: Server) -> None:
     client, out = deepl.DeepLClient("any", server_url=server.url), io.BytesIO()
     made = client.create_glossary("ships", "EN", "FR", {"sea": "Meer"})

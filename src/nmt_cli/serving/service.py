@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from nmt_cli.documents.formats import DocumentInBlocks, Limits, read_document
 from nmt_cli.documents.marked_text import MarkedText
 from nmt_cli.documents.markup import MarkupRules
 from nmt_cli.errors import DataError
+from nmt_cli.languages import match_code
 from nmt_cli.serving.document_store import DocumentStore, StoredDocument
 from nmt_cli.serving.glossaries import GlossaryStore
 from nmt_cli.serving.keys import ApiKeys, KeyOwner
@@ -44,6 +46,10 @@ logger = logging.getLogger(__name__)
 
 _SHORT_CHARACTERS, _FEW_TEXTS = 500, 8
 _DOCUMENT_LIMITS = Limits(max_bytes=MAX_FILE_BYTES, max_entries=2000, max_unpacked_bytes=10 * MAX_FILE_BYTES)
+_HEAD_BYTES = 1 << 14  # in which a document names its language
+_NAMED_SOURCE = re.compile(
+    rb"""<(?:xliff|file|header)\b[^>]{0,1000}?\s(?:srcLang|srclang|source-language)\s*=\s*["']([\w-]+)["']"""
+)
 # A document has so many sentences in the queue at once, and looks again for room after so many seconds.
 _PORTION_SENTENCES, _ROOM_SECONDS = 64, 0.2
 
@@ -193,9 +199,10 @@ class Service:
     def _read_document(
         self, content: bytes, name: str, source: str | None, target: str
     ) -> tuple[DocumentInBlocks, ModelRoute]:
-        """The document, and the model for it; its language is detected if none is given."""
-        is_given = is_source_given(source)
-        route = self.models.route(source if is_given else self.models.sources_of(target)[0], target, text="")
+        """The document, and the model for it; its language is detected if neither request nor file names one."""
+        sources = self.models.sources_of(target)
+        known = source if is_source_given(source) else _named_source(content, sources)
+        route = self.models.route(known or sources[0], target, text="")
         try:
             document = read_document(content, name, languages=route.languages, limits=_DOCUMENT_LIMITS)
         except DataError as error:
@@ -203,7 +210,7 @@ class Service:
                 raise
             hint = "send a table with only the column to translate"
             raise invalid_request_error(error.message, hint=hint, where="file") from None
-        if is_given:
+        if known is not None:
             return document, route
         first, route = route, self.models.route(None, target, text="\n".join(block.text for block in document.blocks))
         if route.pair != first.pair:  # some formats hold several languages
@@ -318,6 +325,12 @@ class Service:
         else:
             seconds = max(1, int(self.limits.timeout_seconds / 2))
             raise server_busy_error("the translation took too long", retry_after_seconds=seconds, code=TIMEOUT)
+
+
+def _named_source(content: bytes, sources: Sequence[str]) -> str | None:
+    """The source language that an XLIFF or TMX file names, if it is one of these."""
+    named = _NAMED_SOURCE.search(content[:_HEAD_BYTES])
+    return named and match_code(named[1].decode(), sources)
 
 
 async def off_the_loop(texts: Sequence[str], work: Callable[[], T]) -> T:
