@@ -115,6 +115,26 @@ def test_texts_are_the_lines_as_given(tmp_path: Path) -> None:
     assert sentences(data.split("valid").src)[1] == [EOS]
 
 
+def test_texts_of_several_directions_are_in_the_order_of_the_token_files(copy: Path) -> None:
+    def add_directions(values: dict[str, Any]) -> None:
+        pairs = [{"source": source, "target": "de"} for source in ("en", "fr", "it")]
+        values["languages"] = {"pairs": pairs, "target_symbols": {"de": "<2de>"}}
+        values["splits"]["valid"] |= {"pairs": 3, "by_direction": [2, 0, 1]}
+
+    edit_manifest(copy, add_directions)
+    for name, text in {
+        "en-de.en": "1\n2\n",
+        "en-de.de": "eins\nzwei\n",
+        "it-de.it": "3\n",
+        "it-de.de": "drei\n",
+    }.items():
+        (copy / f"valid.{name}").write_text(text)
+    data = open_prepared(copy)
+    assert data.texts("valid") == (["1", "2", "3"], ["eins", "zwei", "drei"])
+    assert data.manifest.splits["valid"].ranges == [range(2), range(2, 2), range(2, 3)]
+    assert data.manifest.splits["train"].ranges == [range(600)]  # its counts are not by direction
+
+
 def test_a_split_that_the_corpus_lacks_is_named(tmp_path: Path) -> None:
     located = corpus_of_pairs(tmp_path, train=invented_pairs(300, seed=7), valid=[("a", "b")])
     data = open_prepared(run(located, tmp_path / "data").directory)

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import shlex
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from nmt_cli.errors import DataError
 from nmt_cli.files import read_json
@@ -36,6 +37,17 @@ class SplitCounts(ManifestPart):
     target_tokens: int
     by_direction: list[int] | None = None
     """Pairs of each direction, in the order of the directions, which is that of the pairs; None: there is one."""
+
+    @model_serializer(mode="wrap")
+    def _leave_out_one_direction(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = serialize(self)
+        return {key: value for key, value in values.items() if key != "by_direction" or value is not None}
+
+    @property
+    def ranges(self) -> list[range]:
+        """The indices of the pairs of each direction, in the order of the directions."""
+        sizes = self.by_direction or [self.pairs]
+        return [range(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
 
 class TokenizerRecord(ManifestPart):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from nmt_cli.dataset.data_manifest import PREPARE_AGAIN, Manifest, TokenDtype, TokenizerRecord, read_manifest
 from nmt_cli.errors import DataError
 from nmt_cli.files import sha256
+from nmt_cli.recipe.schema import LanguagePair
 
 Array = NDArray[np.integer]
 Rows = NDArray[np.void]
@@ -163,10 +165,18 @@ class PreparedData:
         return pairs
 
     def texts(self, name: str) -> tuple[list[str], list[str]]:
-        """Source and reference lines of `valid` or `test` as they were given, without line ends."""
+        """Source and reference lines of `valid` or `test` as they were given, without line ends.
+
+        They are in the order of the token files: the lines of each direction follow one another.
+        """
         self._check_has_split(name)
-        (languages,) = self.manifest.languages.pairs
-        src, ref = (held_out_lines(self.directory / f"{name}.{code}") for code in (languages.source, languages.target))
+        src: list[str] = []
+        ref: list[str] = []
+        files = held_out_files(name, self.manifest.languages.pairs)
+        for (source, target), pairs in zip(files, self.manifest.splits[name].ranges, strict=True):
+            if pairs or len(files) == 1:
+                src += held_out_lines(self.directory / source)
+                ref += held_out_lines(self.directory / target)
         return src, ref
 
     def _check_unchanged(self) -> None:
@@ -180,6 +190,12 @@ class PreparedData:
         if name not in self.manifest.splits:
             message = f"the corpus {self.manifest.name} has no {name} split, but {', '.join(self.manifest.splits)}"
             raise DataError(message, where=str(self.directory), hint=f"prepare it with --{name} PREFIX")
+
+
+def held_out_files(split: str, directions: Sequence[LanguagePair]) -> list[tuple[str, str]]:
+    """The names of the two files with the text of each direction: valid.en, or valid.en-de.en if there are several."""
+    stems = [f"{split}.{direction}" if len(directions) > 1 else split for direction in directions]
+    return [(f"{stem}.{pair.source}", f"{stem}.{pair.target}") for stem, pair in zip(stems, directions, strict=True)]
 
 
 def held_out_lines(file: Path) -> list[str]:
