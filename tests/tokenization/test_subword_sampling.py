@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from nmt_cli.tokenization import subword_sampling
 from nmt_cli.tokenization.pieces import SPACE_MARK
-from nmt_cli.tokenization.sentencepiece_model import NORMAL, Piece, read_pieces, tokenizer_kind, with_pieces
+from nmt_cli.tokenization.sentencepiece_model import CONTROL, NORMAL, Piece, read_pieces, tokenizer_kind, with_pieces
 from nmt_cli.tokenization.subword_sampling import SubwordSampler, subword_sampler
 from nmt_cli.tokenization.text_encoder import EncodedText
 from nmt_cli.tokenization.tokenizer import EOS, UNK
@@ -130,6 +130,17 @@ def test_lines_keep_their_text_and_get_other_pieces(model: bytes) -> None:
     first, other = (sample(subword_sampler(model, alpha=0.2), ids, seed=seed) for seed in (1, 2))
     assert processor.decode(first) == processor.decode(other) == TEXT
     assert np.mean([a != b for a, b in zip(first, other, strict=True)]) > 0.8
+
+
+def test_symbols_before_a_line_stay_and_the_rest_is_sampled_as_without_them(model: bytes) -> None:
+    pieces = [*read_pieces(model), Piece("<2de>", 0.0, CONTROL)]
+    with_symbol, symbol = with_pieces(model, pieces, has_bytes=True), len(pieces) - 1
+    rows = [[symbol, *row, EOS] for row in processor_of(model).encode(TEXT)]
+    ids = np.array([number for row in rows for number in row], dtype="<u2")
+    found = sample(subword_sampler(with_symbol, alpha=0.2), ids)
+    assert [row[0] for row in found] == [symbol] * len(TEXT)
+    assert processor_of(model).decode([row[1:] for row in found]) == TEXT
+    assert np.mean([a != b[1:-1] for a, b in zip([row[1:] for row in found], rows, strict=True)]) > 0.5
 
 
 def test_ids_follow_from_the_generator_and_not_from_what_was_sampled_before(model: bytes) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from nmt_cli.tokenization.pieces import word_ids
+from nmt_cli.tokenization.sentencepiece_model import CONTROL, Piece, read_pieces, with_pieces
 from nmt_cli.tokenization.subword_sampling import subword_sampler
 from nmt_cli.tokenization.tokenizer import EOS, Tokenizer, TokenizerKind
 from nmt_cli.tokenization.word_numbers import WordNumbers
@@ -41,6 +42,22 @@ def test_words_are_found_in_prepared_and_in_sampled_pieces(kind: TokenizerKind) 
     sampled_rows = [row[:-1].tolist() for row in np.split(sampled.ids, np.cumsum(sampled.lengths)[:-1])]
     assert sampled_rows != rows
     compare(tokenizer, sampled_rows, lines)
+
+
+def test_symbols_before_a_sentence_belong_to_none_of_its_words() -> None:
+    pieces = [*read_pieces(trained("bpe")), Piece("<2de>", 0.0, CONTROL), Piece("<domain:news>", 0.0, CONTROL)]
+    tokenizer, lines = Tokenizer(with_pieces(trained("bpe"), pieces, has_bytes=True)), TEXT[:50]
+    numbers, symbols = WordNumbers(tokenizer), [len(pieces) - 2, len(pieces) - 1]
+    plain = tokenizer.encode(lines)
+    found = []
+    for before in ([], symbols):
+        rows = [[*before, *row, EOS] for row in plain]
+        ids, lengths = np.array([number for row in rows for number in row]), np.array([*map(len, rows)])
+        assert numbers.count(ids, lengths).tolist() == [len(line.split()) for line in lines]
+        found.append([part.tolist() for part in np.split(numbers.of_tokens(ids, lengths), np.cumsum(lengths)[:-1])])
+    without, with_symbols = found
+    assert [words[2:] for words in with_symbols] == without
+    assert all(max(words[:2]) < words[2] for words in with_symbols)
 
 
 def test_other_white_space_in_pieces_separates_words() -> None:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt_cli.tokenization.pieces import SPACE_MARK, byte_pieces
-from nmt_cli.tokenization.sentencepiece_model import BYTE, NORMAL, read_pieces, tokenizer_kind
+from nmt_cli.tokenization.sentencepiece_model import BYTE, CONTROL, NORMAL, read_pieces, tokenizer_kind
 from nmt_cli.tokenization.text_encoder import EncodedText, WordCache
 from nmt_cli.tokenization.tokenizer import EOS, Tokenizer
 
@@ -58,6 +58,8 @@ class SubwordSampler(ABC):
         has_words = not any(SPACE_MARK in text[1:] for text in texts)
         self._begins_word = np.array([has_words and text.startswith(SPACE_MARK) for text in texts])
         self._begins_word[EOS] = True
+        self._is_symbol = np.array([piece.kind == CONTROL for piece in self._pieces])  # before a line
+        self._is_symbol[EOS] = True
         self._clear_cache()
 
     def sample(self, ids: NDArray[np.unsignedinteger], *, longest: int, generator: np.random.Generator) -> EncodedText:
@@ -65,7 +67,7 @@ class SubwordSampler(ABC):
         if len(self._segmentations.sizes) > self._max_cached_segmentations:
             self._clear_cache()
         begins_word = self._begins_word[ids]  # [T]
-        begins_word[1:] |= ids[:-1] == EOS
+        begins_word[1:] |= self._is_symbol[ids[:-1]]
         begins_word[:1] = True
         starts = np.flatnonzero(begins_word)  # [W]
         last_words = np.flatnonzero(ids[starts] == EOS)  # [L], because the EOS of a line is a word

@@ -65,11 +65,15 @@ class Tokenizer:
         """The ids of the byte pieces, in which characters outside the vocabulary are spelt; none in some models."""
         return [piece_id for piece_id in range(self.vocab_size) if self._processor.is_byte(piece_id)]
 
+    @property
+    def control_ids(self) -> list[int]:
+        """The ids of the pieces that no text has: padding, begin and end of a sentence, and symbols."""
+        return [piece_id for piece_id in range(self.vocab_size) if self._processor.is_control(piece_id)]
+
     @cached_property
     def symbols(self) -> list[str]:
-        """The pieces that no text has, in the order of their ids, without the four special ones."""
-        ids = range(EOS + 1, self.vocab_size)
-        return self.pieces([piece_id for piece_id in ids if self._processor.is_control(piece_id)])
+        """The symbols, in the order of their ids."""
+        return self.pieces([piece_id for piece_id in self.control_ids if piece_id > EOS])
 
     def symbol_ids(self, symbols: Sequence[str]) -> tuple[int, ...]:
         """The ids of symbols, which are pieces that no text has; DataError if one is not in the vocabulary."""

@@ -12,7 +12,8 @@ from nmt_cli.tokenization.tokenizer import EOS, Tokenizer
 class WordNumbers:
     """Finds the words of encoded sentences, which whitespace separates as in `str.split`.
 
-    A byte counts as a letter. So a sentence in which bytes spell other white space has fewer words here.
+    The symbols before a sentence belong to no word of it. A byte counts as a letter. So a sentence in which bytes spell
+    other white space has fewer words here.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -20,7 +21,11 @@ class WordNumbers:
         pieces = tokenizer.pieces(range(tokenizer.vocab_size))
         texts = ["x" if number in bytes_of_characters else piece for number, piece in enumerate(pieces)]
         texts = [text.replace(SPACE_MARK, " ") for text in texts]
+        for symbol in tokenizer.control_ids:
+            texts[symbol] = " "
         self._num_words = np.array([len(text.split()) for text in texts], dtype=np.int64)
+        self._is_space = self._num_words == 0
+        self._is_space[tokenizer.control_ids] = False  # a symbol is no part of the word that follows
         self._begins_in_word = np.array([not text[:1].isspace() for text in texts])
         self._ends_in_word = np.array([not text[-1:].isspace() for text in texts])
         self._num_words[EOS], self._begins_in_word[EOS] = 1, False  # EOS is a word of its own
@@ -31,8 +36,7 @@ class WordNumbers:
         The words of all sentences are numbered together, from 0, and EOS counts as a word. Space before a word belongs
         to it.
         """
-        is_space = self._num_words[ids] == 0
-        numbers: NDArray[np.int64] = np.cumsum(self._begun(ids, lengths)) - 1 + is_space
+        numbers: NDArray[np.int64] = np.cumsum(self._begun(ids, lengths)) - 1 + self._is_space[ids]
         return numbers
 
     def count(self, ids: NDArray[np.integer], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
