@@ -95,11 +95,12 @@ def corpora() -> str:
     rows = []
     for name in packaged_names(kind="corpus"):
         loaded = load_corpus(name, overrides=[]).corpus
-        languages = f"{loaded.languages.source}-{loaded.languages.target}"
         has_download = any(source.describe() for split in loaded.splits for source in loaded.sources(split))
         download = "none" if not has_download else size_text(loaded.bytes) if loaded.bytes else "unknown"
         pairs = f"{loaded.pairs.train:,}" if loaded.pairs and loaded.pairs.train else ""
-        rows.append((f"`{name}`", languages, pairs, download, loaded.licence or "", _cell(loaded.description)))
+        rows.append(
+            (f"`{name}`", str(loaded.directions), pairs, download, loaded.licence or "", _cell(loaded.description))
+        )
     return "\n".join(
         [*_table(("corpus", "languages", "pairs", "size of the download", "licence", "what it is"), rows), ""]
     )
@@ -146,6 +147,7 @@ def _sections(schema: type[BaseModel], *, level: int) -> Iterator[str]:
         if not is_small:
             larger.append((key, value))
             continue
+        described.add(name)
         after = next((place for place, row in enumerate(rows, start=1) if row[0] == f"`{key}`"), len(rows))
         rows[after:after] = small
     yield from ["", f"{'#' * level} At the top", "", *_table(_KEY_HEADER, rows)]
@@ -217,6 +219,7 @@ def _type(value: Any) -> str:
     if _references(value):
         return "list of sections" if value.get("type") == "array" else "section"
     words = {"integer": "whole number", "number": "number", "string": "text", "boolean": "`true` or `false`"}
+    words |= {"array": "list of texts", "object": "texts by name"}
     signs = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
     bounds = [f"{sign} {value[key]:g}" for key, sign in signs.items() if key in value]
     word = "`null`" if value["type"] == "null" else words[value["type"]]

@@ -178,7 +178,7 @@ def test_overlap_is_told_and_control_characters_do_not_reach_the_terminal(
     caplog.set_level("INFO")
     settings = ["tokenizer.vocab_size=400", "cleaning.control_characters=false"]
     train, valid = (str(tmp_path / split) for split in ("train", "valid"))
-    prepare(train=[train], valid=[valid], languages="en-de", output=tmp_path / "data", overrides=settings, workers=1)
+    prepare(train=[train], valid=[valid], languages=["en-de"], output=tmp_path / "data", overrides=settings, workers=1)
     assert "\x1b" not in caplog.text + capsys.readouterr().err
     assert "en: ▁\\x1b" in caplog.text.replace(" ", "").replace("en:", "en: ")
     (found,) = [record for record in caplog.records if record.message.startswith("overlap: ")]
@@ -205,7 +205,7 @@ def test_arguments_that_name_no_corpus_or_two_are_refused() -> None:
     assert caught.value.message == "the languages are missing"
     assert caught.value.hint == "add the languages, source first: -l en-de"
     with pytest.raises(UsageError) as caught:
-        prepare(languages="en-de", output=Path("b"))
+        prepare(languages=["en-de"], output=Path("b"))
     assert (caught.value.message, caught.value.hint) == ("the training text is missing", "add --train FILE")
     with pytest.raises(UsageError) as caught:
         prepare("demo", train=["a"])
@@ -222,7 +222,7 @@ def test_a_mistake_in_a_number_names_its_setting() -> None:
 def test_the_current_folder_is_not_an_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="names no folder") as caught:
-        prepare(train=["a"], valid=["b"], languages="en-de", output=Path("."))
+        prepare(train=["a"], valid=["b"], languages=["en-de"], output=Path("."))
     assert caught.value.hint == "for example -o data/mine"
     with pytest.raises(UsageError, match="/proc is a mount point"):
-        prepare(train=["a"], valid=["b"], languages="en-de", output=Path("/proc"))
+        prepare(train=["a"], valid=["b"], languages=["en-de"], output=Path("/proc"))

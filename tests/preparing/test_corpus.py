@@ -62,9 +62,9 @@ def test_a_corpus_file_takes_every_kind_of_source(tmp_path: Path) -> None:
     corpus = located.corpus
     assert located.folder == tmp_path
     (tmp_path / "mine.yaml").write_text(CORPUS.replace("target: no", "target: pt-BR"))
-    assert load_corpus(str(tmp_path / "mine.yaml"), overrides=[]).corpus.languages.target == "pt-BR"
+    assert load_corpus(str(tmp_path / "mine.yaml"), overrides=[]).corpus.directions.targets == ["pt-BR"]
     assert corpus.name == "mine"
-    assert corpus.languages.target == "no"  # Norwegian, not false
+    assert corpus.directions.targets == ["no"]  # Norwegian, not false
     assert [source.kind for source in corpus.sources("train")] == ["text", "tsv", "jsonl"]
     assert corpus.sources("test") == []
     assert corpus.splits == ["train", "valid"]
@@ -192,7 +192,7 @@ def test_prefixes_make_a_corpus_of_text() -> None:
     )
     assert located.corpus.name == "my-data"
     assert located.corpus.sources("train") == [TextSource(kind="text", prefix="data/train")]
-    assert (located.corpus.languages.source, located.corpus.languages.target) == ("en", "de")
+    assert str(located.corpus.directions) == "en-de"
     assert located.corpus.limit == 10
     assert located.folder == Path()
 

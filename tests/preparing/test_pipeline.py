@@ -145,7 +145,7 @@ def test_a_damaged_chunk_of_clean_text_is_refused(tmp_path: Path) -> None:
     find_vocabulary(located).write(text, spm, num_workers=1, progress=silent)
     (chunk,) = cleaned.glob("0*")
     chunk.write_bytes(chunk.read_bytes()[:-100])
-    error = refusal(lambda: write_tokens(located.corpus, text, spm, num_workers=1, progress=silent))
+    error = refusal(lambda: write_tokens(text, spm, located.corpus.directions, num_workers=1, progress=silent))
     assert error.message == "000000.npz is damaged"
     assert error.where == str(chunk)
     assert error.hint == f"it was changed after it was written: rm -r {tmp_path / 'work'}, then run nmt prepare again"

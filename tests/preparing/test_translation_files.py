@@ -302,7 +302,7 @@ def test_translations_of_xliff_that_are_not_finished_are_left_out_and_counted(
     assert pairs_of([chunk]) == [("One", "Eins"), ("Two", "Zwei")][0 if is_finished else 1 :]
     assert ["1 translations are left out" in message for message in caplog.messages] == [True] * (not is_finished)
     kept = XliffSource(kind="xliff", file=str(tmp_path / "a.mqxliff"), keep_unfinished=True)
-    sources = list(kept.fetch(located(tmp_path / "a.mqxliff").context(), progress=silent))
+    sources = list(kept.fetch(located(tmp_path / "a.mqxliff").context(kept), progress=silent))
     assert len(pairs_of(read_chunks(sources))) == 2
 
 

@@ -24,7 +24,9 @@ def trained(kind: TokenizerKind) -> bytes:
     """A vocabulary of ours, trained on TEXT, that cuts most words."""
     with tempfile.TemporaryDirectory() as folder:
         file, lines = Path(folder) / "source.spm", [line.encode() for line in TEXT]
-        train_tokenizer(lines, vocab_size=400, kind=kind, character_coverage=1.0, output=file)
+        train_tokenizer(
+            lines, vocab_size=400, kind=kind, character_coverage=1.0, symbols=[], user_symbols=[], output=file
+        )
         return file.read_bytes()
 
 

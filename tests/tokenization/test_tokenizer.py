@@ -155,6 +155,8 @@ def test_real_text_gets_the_ids_of_its_sentences(tmp_path: Path, shared_data: Pa
         vocab_size=4000,
         kind="bpe",
         character_coverage=0.9999,
+        symbols=[],
+        user_symbols=[],
         output=tmp_path / "spm",
     )
     tokenizer = Tokenizer.load(tmp_path / "spm")

@@ -24,7 +24,13 @@ def train(
     output: Path, *, lines: Sequence[str] = LINES, vocab_size: int = 350, kind: TokenizerKind = "bpe"
 ) -> TokenizerReport:
     return train_tokenizer(
-        (line.encode() for line in lines), vocab_size=vocab_size, kind=kind, character_coverage=1.0, output=output
+        (line.encode() for line in lines),
+        vocab_size=vocab_size,
+        kind=kind,
+        character_coverage=1.0,
+        symbols=[],
+        user_symbols=[],
+        output=output,
     )
 
 
@@ -120,6 +126,14 @@ def test_what_goes_wrong_while_lines_are_read_arrives_as_it_is(tmp_path: Path, p
         raise problem
 
     with pytest.raises(type(problem)) as caught:
-        train_tokenizer(lines(), vocab_size=350, kind="bpe", character_coverage=1.0, output=tmp_path / "spm")
+        train_tokenizer(
+            lines(),
+            vocab_size=350,
+            kind="bpe",
+            character_coverage=1.0,
+            symbols=[],
+            user_symbols=[],
+            output=tmp_path / "spm",
+        )
     assert caught.value is problem
     assert not (tmp_path / "spm").exists()

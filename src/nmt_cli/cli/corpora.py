@@ -66,7 +66,7 @@ def _describe(corpus: Corpus) -> dict[str, Any]:
     return {
         "name": corpus.name,
         "description": corpus.description,
-        "languages": corpus.languages.model_dump(),
+        "languages": corpus.directions.model_dump(),
         "pairs": {split: pairs.get(split) for split in corpus.splits},
         "download_bytes": corpus.bytes if any(map(any, downloads.values())) else 0,
         "licence": corpus.licence,
@@ -98,10 +98,12 @@ def _describe_prepared(directory: Path) -> dict[str, Any] | None:
 
 
 def _table_row(corpus: dict[str, Any]) -> list[str]:
-    languages, pairs = corpus["languages"], corpus["pairs"]["train"]
+    from nmt_cli.recipe.directions import Directions
+
+    pairs = corpus["pairs"]["train"]
     return [
         corpus["name"],
-        f"{languages['source']}-{languages['target']}",
+        str(Directions.model_validate(corpus["languages"])),
         "?" if pairs is None else f"{pairs:,}",
         _download_text(corpus),
         _progress_text(corpus["prepared"]),
@@ -112,10 +114,11 @@ def _table_row(corpus: dict[str, Any]) -> list[str]:
 
 def _facts(reference: str, corpus: dict[str, Any]) -> Iterator[tuple[str, str]]:
     from nmt_cli.preparing.corpus import DEFAULT_VOCAB_SIZE
+    from nmt_cli.recipe.directions import Directions
 
-    languages, tokenizer = corpus["languages"], corpus["tokenizer"]
+    tokenizer = corpus["tokenizer"]
     yield "corpus", f"{corpus['name']}: {corpus['description'] or 'no description'}"
-    yield "languages", f"{languages['source']} to {languages['target']}"
+    yield "languages", Directions.model_validate(corpus["languages"]).title
     sizes = [f"{split} {number:,}" for split, number in corpus["pairs"].items() if number is not None]
     yield "pairs", ", ".join(sizes) or "not known before they are read"
     yield "download", _download_text(corpus)

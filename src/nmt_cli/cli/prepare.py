@@ -62,7 +62,13 @@ def prepare(
         int | None, typer.Option(min=1, metavar="N", help="Training pairs to set aside as test text.")
     ] = None,
     languages: Annotated[
-        str | None, typer.Option("--languages", "-l", metavar="SOURCE-TARGET", help="For example en-de.")
+        list[str] | None,
+        typer.Option(
+            "--languages",
+            "-l",
+            metavar="SOURCE-TARGET",
+            help="For example en-de; for a model of several directions, once for each --train, in order.",
+        ),
     ] = None,
     columns: Annotated[
         str | None,
@@ -149,7 +155,7 @@ def _locate(
     corpus: str | None,
     files: Mapping[Split, list[str]],
     *,
-    languages: str | None,
+    languages: Sequence[str] | None,
     columns: str | None,
     alignments: Sequence[str],
     output: Path | None,
@@ -203,26 +209,29 @@ def _size_table(report: dict[str, Any]) -> Table:
     """Pairs and lengths of each split and side."""
     from rich.table import Table
 
-    languages, vocabulary = report["languages"], report["vocabulary"]
+    from nmt_cli.recipe.directions import Directions
+
+    vocabulary = report["vocabulary"]
     sizes = [f"{vocabulary[side]['size']:,}" for side in ("source", "target")]
     pieces = f"{sizes[0]} shared pieces" if vocabulary["shared"] else f"{sizes[0]} and {sizes[1]} pieces"
-    title = f"{report['name']}: {languages['source']} to {languages['target']}, {pieces}"
+    title = f"{report['name']}: {Directions.model_validate(report['languages']).title}, {pieces}"
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), header_style="bold")
     lengths = ("mean\nwords", "mean\npieces", "p99\npieces", "longest\npieces")
     for name in ("", "\npairs", "", *lengths, "pieces\nper word", "byte\npieces"):
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
-    for split, sides in report["splits"].items():
-        for side, facts in sides.items():
-            table.add_row(
-                *((split, f"{report['pairs'][split]:,}") if side == "source" else ("", "")),
-                languages[side],
-                f"{facts['words']['mean']:.1f}",
-                f"{facts['pieces']['mean']:.1f}",
-                f"{facts['pieces']['p99']:,}",
-                f"{facts['pieces']['max']:,}",
-                f"{facts['pieces_per_word']:.2f}",
-                f"{facts['byte_rate']:.2%}",
-            )
+    for part in report.get("directions", [report]):
+        for split, sides in part["splits"].items():
+            for side, facts in sides.items():
+                table.add_row(
+                    *((split, f"{part['pairs'][split]:,}") if side == "source" else ("", "")),
+                    part["languages"][side],
+                    f"{facts['words']['mean']:.1f}",
+                    f"{facts['pieces']['mean']:.1f}",
+                    f"{facts['pieces']['p99']:,}",
+                    f"{facts['pieces']['max']:,}",
+                    f"{facts['pieces_per_word']:.2f}",
+                    f"{facts['byte_rate']:.2%}",
+                )
     return table
 
 
@@ -245,9 +254,11 @@ def _summary_lines(report: dict[str, Any]) -> Iterator[tuple[int, str]]:
     if (several := report["several_translations"])["sources"]:
         found = f"{several['sources']:,} source texts have {several['pairs']:,} different ones"
         yield logging.INFO, f"several translations: {found}; cleaning.several_translations chooses"
-    for example in report["examples"][:2]:
-        for side in ("source", "target"):
-            yield logging.INFO, f"{report['languages'][side]}: {make_printable(' '.join(example[side]['pieces']))}"
+    parts = report.get("directions", [report])
+    for part in parts:
+        for example in part["examples"][: 2 if len(parts) == 1 else 1]:
+            for side in ("source", "target"):
+                yield logging.INFO, f"{part['languages'][side]}: {make_printable(' '.join(example[side]['pieces']))}"
 
 
 def _next_lines(report: dict[str, Any], output: Path, *, model: str | None) -> Iterator[str]:

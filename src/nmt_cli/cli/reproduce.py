@@ -133,7 +133,7 @@ class _Plan:
         """Source and target of the recipe's corpus."""
         from nmt_cli.preparing.corpus_loading import load_corpus
 
-        languages = load_corpus(str(self.recipe.corpus), overrides=()).corpus.languages
+        languages = load_corpus(str(self.recipe.corpus), overrides=()).corpus.directions.pairs[0]
         return languages.source, languages.target
 
     @property

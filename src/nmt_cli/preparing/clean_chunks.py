@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,23 +27,31 @@ from nmt_cli.preparing.sources.base import LocalSource
 
 @dataclass(frozen=True, slots=True)
 class NumberedChunk:
-    """A chunk of one source, its number among all chunks, and the weight of its pairs."""
+    """A chunk, its number among all chunks, and facts about its source, as `CleanChunk` has them."""
 
     number: int
-    source_index: int
-    weight: float
+    facts: Mapping[str, Any]
     chunk: Chunk
 
 
 def read_chunks(sources: Sequence[LocalSource], *, limit: int | None) -> Iterator[NumberedChunk]:
-    """The first `limit` pairs of sources in chunks, whose content depends on the sources alone."""
-    number, pairs_left = 0, sys.maxsize if limit is None else limit
+    """The first `limit` pairs of each direction in chunks, whose content depends on the sources alone."""
+    number, pairs_read = 0, Counter[int]()
     for index, source in enumerate(sources):
-        for chunk in source.read():
-            yield NumberedChunk(number, index, source.weight, chunk.first(pairs_left))
-            number, pairs_left = number + 1, pairs_left - len(chunk)
-            if pairs_left <= 0:
-                return
+        facts = {
+            "source": index,
+            "weight": source.weight,
+            "direction": source.direction,
+            "tags": source.tags,
+            "is_synthetic": source.is_synthetic,
+        }
+        for chunk in source.read() if limit is None or pairs_read[source.direction] < limit else ():
+            pairs_left = sys.maxsize if limit is None else limit - pairs_read[source.direction]
+            yield NumberedChunk(number, facts, chunk.first(pairs_left))
+            number += 1
+            pairs_read[source.direction] += len(chunk)
+            if len(chunk) >= pairs_left:
+                break
 
 
 class CleanChunk:
@@ -50,7 +59,8 @@ class CleanChunk:
 
     The arrays are the `digests` of the pairs, the `source_digests` of their sources, their `lines`, their `dates` as in
     `UnitPair`, their `matches` with held-out text, and the lengths `source_words` and `target_words`. The facts are the
-    counts, where the pairs come from, their weight, and the held-out lines found among them.
+    counts, the held-out lines found among them, and where the pairs come from: the index, the weight, the direction and
+    the tags of their source.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,6 +79,16 @@ class CleanChunk:
     def number(self) -> int:
         """Its index among the chunks."""
         return int(self.path.stem)
+
+    @property
+    def direction(self) -> int:
+        """The index of its direction."""
+        return int(self.facts["direction"])
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The symbols of its source's tags."""
+        return tuple(self.facts["tags"])
 
     def where(self, index: int) -> str:
         """File and line of a pair."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -26,12 +27,20 @@ from nmt_cli.preparing.clean_chunks import (
     write_chunk,
 )
 from nmt_cli.preparing.cleaning import dropped_pairs, text_checks
-from nmt_cli.preparing.cleaning.held_out import HeldOutIndex, overlap, read_held_out, read_pairs, write_pairs
-from nmt_cli.preparing.cleaning.rules import CleaningRules
-from nmt_cli.preparing.cleaning.selection import choose_copies, set_aside, source_and_pair_digests
+from nmt_cli.preparing.cleaning.held_out import (
+    HeldOut,
+    HeldOutIndex,
+    load_held_out,
+    overlap,
+    read_held_out,
+    write_held_out,
+)
+from nmt_cli.preparing.cleaning.rules import EXAMPLES_PER_REASON, CleaningRules
+from nmt_cli.preparing.cleaning.selection import TrainingText, choose_copies, set_aside, source_and_pair_digests
 from nmt_cli.preparing.corpus import CleaningConfig, Corpus
-from nmt_cli.preparing.sources.base import CorpusLanguages, LocalSource, Pairs, Split
+from nmt_cli.preparing.sources.base import LocalSource, Split
 from nmt_cli.processes import FEWER_WORKERS_HINT, worker_pool
+from nmt_cli.recipe.schema import LanguagePair
 
 logger = logging.getLogger(__name__)
 
@@ -62,10 +71,14 @@ class CleanText:
         members: Mapping[str, NDArray[np.uint16]] = np.load(self.selected / _COPIES_FILE)
         return lambda number: members[str(number)]
 
-    def held_out(self, split: Split, *, language: str) -> Path:
-        """The file of one side of a held-out split, which has sources, or is set aside."""
-        name = f"{split}.{language}"
+    def file(self, name: str) -> Path:
+        """A file of held-out text, of sources or set aside."""
         return self.cleaned / name if (self.cleaned / name).exists() else self.selected / name
+
+    def held_out(self, directions: Sequence[LanguagePair]) -> list[HeldOut]:
+        """The validation and test text, of sources or set aside."""
+        texts = [text for folder in (self.cleaned, self.selected) for text in load_held_out(folder, directions)]
+        return sorted(texts, key=lambda text: ("valid", "test").index(text.split))
 
 
 def clean(
@@ -80,17 +93,17 @@ def clean(
 
     The held-out splits are read first: they are small, so their mistakes show at once.
     """
-    train, languages = sources["train"], corpus.languages
-    held_out: dict[str, Pairs] = {split: list(read_held_out(sources[split], split)) for split in corpus.held_out}
-    write_pairs(held_out, directory, languages=languages)
+    train, directions = sources["train"], corpus.directions.pairs
+    held_out = [text for split in corpus.held_out for text in read_held_out(sources[split], split, directions)]
+    write_held_out(held_out, directory, directions)
     all_chunks = read_chunks(train, limit=corpus.limit)
     first = next(all_chunks)
     beginning = first.chunk.first(_BEGINNING_PAIRS)
     first_pairs = list(zip(beginning.src, beginning.tgt, strict=True))
     dropped_pairs.check_first_encoding(first.chunk, train[0])
-    sides = text_checks.training_sides({0: first_pairs}, train, languages)
-    text_checks.check_no_pieces([*sides, *text_checks.held_out_sides(held_out, sources, languages)])
-    job = CleaningJob(corpus.cleaning, languages, held_out, directory)
+    sides = text_checks.training_sides({0: first_pairs}, train, directions)
+    text_checks.check_no_pieces([*sides, *text_checks.held_out_sides(held_out, sources)])
+    job = CleaningJob(corpus.cleaning, directions, held_out, directory)
     total = _expected_pairs(corpus)
     _clean_chunks(job, chain([first], all_chunks), total=total, num_workers=num_workers, progress=progress)
     chunks = open_chunks(directory)
@@ -101,41 +114,67 @@ def clean(
 
 def select(corpus: Corpus, sources: Mapping[Split, Sequence[LocalSource]], cleaned: Path, directory: Path) -> None:
     """Select the pairs to train on, and pairs for each split without sources; count all of them."""
-    train, languages = sources["train"], corpus.languages
-    held_out: dict[str, Pairs] = {split: read_pairs(split, cleaned, languages=languages) for split in corpus.held_out}
-    chunks = open_chunks(cleaned)
+    train, directions, config = sources["train"], corpus.directions.pairs, corpus.cleaning
+    held_out, chunks = load_held_out(cleaned, directions), open_chunks(cleaned)
     by_source = dropped_pairs.count_by_source(chunks, train)
-    copies, several_translations = choose_copies(chunks, corpus.cleaning, by_source)
-    dropped_pairs.check_some_left(by_source, corpus.cleaning, num_left=_sum(copies))
-    chosen = set_aside(corpus, chunks, copies, by_source)
-    dropped_pairs.check_some_left(by_source, corpus.cleaning, num_left=_sum(copies))
+    texts: list[TrainingText] = []
+    several_translations = []
+    for direction, languages in enumerate(directions):
+        own = [chunk for chunk in chunks if chunk.direction == direction]
+        copies, several = choose_copies(own, config, by_source)
+        texts.append(TrainingText(languages, own, copies, by_source))
+        several_translations.append(several)
+    own_sources = [
+        [counts for counts, source in zip(by_source, train, strict=True) if source.direction == direction]
+        for direction in range(len(directions))
+    ]
+
+    def check_some_left() -> None:
+        for text, counts in zip(texts, own_sources, strict=True):
+            dropped_pairs.check_some_left(counts, config, num_left=text.num_pairs)
+
+    check_some_left()
+    chosen = set_aside(corpus, texts)
+    check_some_left()
     counts = dropped_pairs.sum_of_sources(by_source).counts
     logger.info("cleaned: %s of %s training pairs kept", f"{counts.kept:,}", f"{counts.read:,}")
-    splits = {**held_out, **chosen}
-    write_pairs(chosen, directory, languages=languages)
-    write_arrays(directory / _COPIES_FILE, {str(number): of_chunk for number, of_chunk in enumerate(copies)})
+    write_held_out(chosen, directory, directions)
+    all_copies = [of_chunk for text in texts for of_chunk in text.copies]
+    write_arrays(directory / _COPIES_FILE, {str(number): of_chunk for number, of_chunk in enumerate(all_copies)})
 
-    sides = list(text_checks.training_sides(text_checks.sample_by_source(chunks), train, languages))
+    sides = list(text_checks.training_sides(text_checks.sample_by_source(chunks), train, directions))
     text_checks.check_no_pieces(sides)  # of the sources after the first
-    sides += text_checks.held_out_sides(held_out, sources, languages)
+    sides += text_checks.held_out_sides(held_out, sources)
+    valid = [text for text in (*held_out, *chosen) if text.split == "valid"]
     warnings = [
-        text_checks.warning_of_little_validation(splits["valid"]),
-        dropped_pairs.warning_of_dropped_pairs(by_source, corpus.cleaning),
+        *(text_checks.warning_of_little_validation(text, is_only=len(directions) == 1) for text in valid),
+        dropped_pairs.warning_of_dropped_pairs(by_source, config),
         *text_checks.warnings_of_unusual_text(sides),
         *dropped_pairs.warnings_of_lost_sources(by_source),
+        *text_checks.warnings_of_directions(valid, {text.languages: text.num_pairs for text in texts}),
     ]
     warnings = [warning for warning in warnings if warning is not None]
     for warning in warnings:
         logger.warning("%s", warning)
+    num_pairs = Counter({"train": sum(text.num_pairs for text in texts)})
+    for text in (*held_out, *chosen):
+        num_pairs[text.split] += len(text.pairs)
+    found_lines = [chunk.facts["found_lines"] for chunk in chunks]
     facts = {
         **counts.to_json(),
-        "overlap": {
-            **overlap(held_out, (chunk.facts["found_lines"] for chunk in chunks)),
-            **overlap(chosen, []),
+        "overlap": {**overlap(held_out, found_lines), **overlap(chosen, [])},
+        "several_translations": {
+            "sources": sum(several["sources"] for several in several_translations),
+            "pairs": sum(several["pairs"] for several in several_translations),
+            "examples": [one for several in several_translations for one in several["examples"]][:EXAMPLES_PER_REASON],
         },
-        "several_translations": several_translations,
         "warnings": warnings,
-        "pairs": {"train": _sum(copies), **{split: len(pairs) for split, pairs in splits.items()}},
+        "pairs": num_pairs,
+        "directions": [
+            {"read": whole.read, "kept": whole.kept, "several_translations": several["sources"]}
+            for counts, several in zip(own_sources, several_translations, strict=True)
+            for whole in [dropped_pairs.sum_of_sources(counts).counts]
+        ],
     }
     write_file(directory / _COUNTS_FILE, json.dumps(facts, ensure_ascii=False), error=DataError)
     return_freed_memory()  # of the text that was compared: the workers of the next stages take as much again
@@ -146,19 +185,20 @@ class CleaningJob:
     """Cleans a chunk and writes its file; gives the number of pairs read."""
 
     config: CleaningConfig
-    languages: CorpusLanguages
-    held_out: Mapping[str, Pairs]
+    directions: Sequence[LanguagePair]
+    held_out: Sequence[HeldOut]
     directory: Path
 
     def start(self) -> Callable[[NumberedChunk], int]:
         """The function for one chunk."""
-        rules, held_out = CleaningRules(self.config, self.languages), HeldOutIndex(self.held_out)
-        return lambda numbered: self._clean(numbered, rules, held_out)
+        rules = [CleaningRules(self.config, languages) for languages in self.directions]
+        held_out = HeldOutIndex(self.held_out)
+        return lambda numbered: self._clean(numbered, rules[numbered.facts["direction"]], held_out)
 
     def _clean(self, numbered: NumberedChunk, rules: CleaningRules, held_out: HeldOutIndex) -> int:
         chunk, kept = numbered.chunk, rules.apply(numbered.chunk)
         src, tgt, indices = kept.src, kept.tgt, kept.indices
-        matches, found_lines = held_out.find(src, tgt)
+        matches, found_lines = held_out.find(src, tgt, self.directions[numbered.facts["direction"]])
         source_digests, digests = source_and_pair_digests(src, tgt)
         write_chunk(
             self.directory,
@@ -178,9 +218,8 @@ class CleaningJob:
             facts={
                 "counts": kept.counts.to_json(),
                 "problem": chunk.problem,
-                "source": numbered.source_index,
                 "origin": chunk.origin,
-                "weight": numbered.weight,
+                **numbered.facts,
                 "found_lines": found_lines,
             },
         )
@@ -212,14 +251,11 @@ def _clean_chunks(
             progress("cleaning", done, total)
 
 
-def _sum(copies: Sequence[NDArray[np.uint16]]) -> int:
-    return sum(int(of_chunk.sum()) for of_chunk in copies)
-
-
 def _expected_pairs(corpus: Corpus) -> int | None:
     """The number of training pairs to be read, if it is known."""
     expected = corpus.pairs.train if corpus.pairs is not None else None
-    return min((number for number in (corpus.limit, expected) if number is not None), default=None)
+    limit = None if corpus.limit is None else corpus.limit * len(corpus.directions.pairs)
+    return min((number for number in (limit, expected) if number is not None), default=None)
 
 
 def _count_words(lines: Sequence[str]) -> list[int]:

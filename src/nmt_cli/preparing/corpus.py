@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
-from nmt_cli.languages import script_of
+from nmt_cli.languages import script_of, standard_code
 from nmt_cli.preparing.sources.archive import ArchiveSource
 from nmt_cli.preparing.sources.base import (
     CorpusContext,
@@ -28,6 +36,8 @@ from nmt_cli.preparing.sources.po import PoSource
 from nmt_cli.preparing.sources.text import TestsetSource, TextSource
 from nmt_cli.preparing.sources.tmx_xliff import TmxSource, XliffSource
 from nmt_cli.preparing.sources.tsv_csv import CsvSource, TsvSource
+from nmt_cli.recipe.directions import Directions
+from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.recipe.section import Name, NonNegativeInt, PositiveInt, Section, SettingError
 from nmt_cli.tokenization.tokenizer import MIN_VOCAB_SIZE, TokenizerKind
 
@@ -101,11 +111,11 @@ class CleaningConfig(Section):
         "whole pair is there, sides drops them if one side is there",
     )
 
-    def length_ratio(self, languages: CorpusLanguages) -> float | None:
+    def length_ratio(self, languages: LanguagePair) -> float | None:
         """The largest ratio of the sides' lengths in characters, or None if the rule is off."""
         if self.max_length_ratio != "auto":
             return self.max_length_ratio
-        source, target = (script_of(code) in _SCRIPTS_OF_SHORT_TEXT for code in languages.codes)
+        source, target = (script_of(code) in _SCRIPTS_OF_SHORT_TEXT for code in (languages.source, languages.target))
         return 3.0 if source == target else 9.0
 
     @model_validator(mode="after")
@@ -143,12 +153,20 @@ class TokenizerConfig(Section):
     )
     sample_lines: PositiveInt = Field(5_000_000, description="most lines to train on, sampled by seed")
     seed: NonNegativeInt = Field(1, description="seed of the sample, if there are more than sample_lines")
+    symbols: list[Annotated[str, Field(pattern=r"^[^\s\u2581]+$")]] = Field(
+        [], description="your own symbols, each of which stays one piece wherever it stands in the text"
+    )
     taken_from: SideModels | str | None = Field(
         None,
         description="a vocabulary that is used unchanged, with its own kind and size: a model, a run, prepared data, "
         "or your own SentencePiece model, unigram or BPE, with any ids: a file for both languages, or "
         "{source: FILE, target: FILE}; null: train a vocabulary",
     )
+
+    @model_serializer(mode="wrap")
+    def _leave_out_no_symbols(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = serialize(self)
+        return {key: value for key, value in values.items() if key != "symbols" or value}
 
 
 class ExpectedPairs(Section):
@@ -169,7 +187,11 @@ class Corpus(Section):
     description: str = Field("", description="what the text is, for the report and the model card")
     licence: str | None = Field(None, description="terms of the text, for the report and the model card")
     citation: str | None = Field(None, description="the paper to cite, as BibTeX or in words")
-    languages: CorpusLanguages
+    languages: CorpusLanguages | None = Field(
+        None,
+        description="the two languages of each source that names none",
+        json_schema_extra={"shown_default": "required, unless each source has its own"},
+    )
     pairs: ExpectedPairs | None = Field(None, description="how many pairs the sources have, for nmt corpora")
     bytes: PositiveInt | None = Field(None, description="how much is downloaded in all, for nmt corpora")
     train: Sources | None = Field(
@@ -182,14 +204,15 @@ class Corpus(Section):
     valid_size: PositiveInt | None = Field(
         None,
         description="without valid: this many clean training pairs are set aside as validation text, chosen by seed; "
-        f"null: {_VALID_SIZE:,}, or a tenth of the text if that is less",
+        f"null: {_VALID_SIZE:,}, or a tenth of the text if that is less; of several directions: so many for each, or a "
+        "tenth of its text",
     )
     test_size: PositiveInt | None = Field(
         None, description="without test: this many clean training pairs are set aside as test text; null: none"
     )
     split_seed: NonNegativeInt = Field(1, description="seed of the choice for valid_size and test_size")
     limit: PositiveInt | None = Field(
-        None, description="read only this number of training pairs, from the start; null: all"
+        None, description="read only this number of training pairs of each direction, from the start; null: all"
     )
     cleaning: CleaningConfig = CleaningConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
@@ -232,11 +255,56 @@ class Corpus(Section):
                 "only sources of training text have a weight: every line of validation and test text is taken once",
                 "remove weight there",
             )
+        if any(source.synthetic for source in held_out):
+            raise SettingError("only sources of training text are synthetic", "remove synthetic there")
+        tags = {symbol for source in self.train for symbol in source.tag_symbols}
+        for symbol in (symbol for source in held_out for symbol in source.tag_symbols if symbol not in tags):
+            raise SettingError(f"no training text has the tag {symbol[1:-1]}", "write it as a source of train has it")
         return self
 
+    @model_validator(mode="after")
+    def _languages_are_known(self) -> Corpus:
+        for split in ("train", "valid", "test"):
+            for number, source in enumerate(getattr(self, split) or []):
+                if source.languages is None and self.languages is None:
+                    place = f"{split}.{number}"
+                    fix = "write languages: {source: en, target: de} there, or for the whole corpus"
+                    raise SettingError(f"{place} has no languages", fix)
+        pairs = self.directions.pairs
+        spellings: dict[str, str] = {}
+        for code in (code for pair in pairs for code in (pair.source, pair.target)) if len(pairs) > 1 else ():
+            if (other := spellings.setdefault(standard_code(code), code)) != code:
+                raise SettingError(f"{other} and {code} are the same language", f"write {other} in both places")
+        for split in ("valid", "test"):
+            for pair in [self._pair_of(source) for source in getattr(self, split) or []]:
+                if pair not in pairs:
+                    raise SettingError(f"{split} has text of {pair}, and train has none", f"add {pair} to train")
+        return self
+
+    @cached_property
+    def directions(self) -> Directions:
+        """The directions of the training text, in the order of their first sources; several have our symbols."""
+        pairs = list(dict.fromkeys(map(self._pair_of, self.train or [])))
+        targets = [pair.target for pair in pairs] if len(pairs) > 1 else []
+        return Directions(pairs=pairs, target_symbols={code: f"<2{code}>" for code in targets})
+
+    def direction_of(self, source: Source) -> int:
+        """The index of a source's direction."""
+        return self.directions.pairs.index(self._pair_of(source))
+
+    def _pair_of(self, source: Source) -> LanguagePair:
+        languages = source.languages or self.languages
+        assert languages is not None
+        return LanguagePair(source=languages.source, target=languages.target)
+
     def sources(self, split: Split) -> Sequence[Source]:
-        """The sources of a split, in reading order; empty for a test that the corpus does not have."""
-        return {"train": self.train, "valid": self.valid, "test": self.test}[split] or []
+        """The sources of a split direction by direction, in reading order; empty for a test that is not there."""
+        return sorted({"train": self.train, "valid": self.valid, "test": self.test}[split] or [], key=self.direction_of)
+
+    @property
+    def tag_symbols(self) -> list[str]:
+        """The symbols of all tags, sorted."""
+        return sorted({symbol for source in self.sources("train") for symbol in source.tag_symbols})
 
     @property
     def splits(self) -> list[Split]:
@@ -256,9 +324,11 @@ class Corpus(Section):
         return [split for split in self.splits if split not in ("train", *self.set_aside)]
 
     def size_of(self, split: Split, *, clean_pairs: int) -> int:
-        """The number of pairs to set aside for a split, out of this number of clean training pairs."""
+        """The number of pairs to set aside for a split, out of this number of clean training pairs of a direction."""
         size = {"train": None, "valid": self.valid_size, "test": self.test_size}[split]
-        return min(_VALID_SIZE, max(1, clean_pairs // 10)) if size is None else size
+        if size is None or len(self.directions.pairs) > 1:
+            return min(size or _VALID_SIZE, max(1, clean_pairs // 10))
+        return size
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,9 +338,10 @@ class LocatedCorpus:
     corpus: Corpus
     folder: Path
 
-    def context(self, *, downloads_newer_than: float = 0.0) -> CorpusContext:
-        """The context that the sources of the corpus share; `downloads_newer_than` is as there."""
-        return CorpusContext(self.folder, self.corpus.languages.codes, downloads_newer_than)
+    def context(self, source: Source, *, downloads_newer_than: float = 0.0) -> CorpusContext:
+        """The context of a source of the corpus; `downloads_newer_than` is as there."""
+        pair = self.corpus.directions.pairs[self.corpus.direction_of(source)]
+        return CorpusContext(self.folder, (pair.source, pair.target), downloads_newer_than)
 
     def values_here(self) -> dict[str, Any]:
         """The values of a file in the working folder that is the same corpus: local paths are whole in another one."""
@@ -280,7 +351,7 @@ class LocatedCorpus:
             models = tokenizer["taken_from"] if isinstance(tokenizer["taken_from"], dict) else tokenizer
             paths = [(models, key) for key in models if key in _PATH_KEYS and (folder / (models[key] or "")).exists()]
             for split in self.corpus.splits:
-                for written, source in zip(values[split] or (), self.corpus.sources(split), strict=True):
+                for written, source in zip(values[split] or (), getattr(self.corpus, split) or (), strict=True):
                     paths += [(written, key) for key in _PATH_KEYS.intersection([*source.places, "alignments"])]
             for section, key in paths:
                 if section.get(key) is not None and not is_address(section[key]):

@@ -38,7 +38,7 @@ def load_corpus(name_or_path: str, *, overrides: Sequence[str]) -> LocatedCorpus
 def corpus_from_files(
     files: Mapping[Split, Sequence[str]],
     *,
-    languages: str,
+    languages: str | Sequence[str],
     name: str,
     overrides: Sequence[str],
     columns: str | None = None,
@@ -46,22 +46,27 @@ def corpus_from_files(
 ) -> LocatedCorpus:
     """The corpus of files of pairs, recognised by their endings, and of text files PREFIX.LANGUAGE.
 
-    `languages` is SOURCE-TARGET, `columns` names two columns or keys of each table, SOURCE,TARGET, and `alignments` has
-    a file for each text to train on, or none. Raises UsageError if it is not two different codes, or two columns, or if
-    there are more or fewer files.
+    `languages` is SOURCE-TARGET: one for all files, or one for each text to train on, in order. Then validation and
+    test text has a file for each direction, in the order of their first texts. `columns` names two columns or keys of
+    each table, SOURCE,TARGET, and `alignments` has a file for each text to train on, or none. Raises UsageError if it
+    is not two different codes, or two columns, or if there are more or fewer files.
     """
-    source, target = parse_languages(languages)
-    if source == target:
-        hint = "for example --languages en-de"
-        raise UsageError(f"`languages` {languages!r} names one language twice", setting="languages", hint=hint)
-    values: dict[str, Any] = {
-        "name": as_name(name, default="corpus"),
-        "languages": {"source": source, "target": target},
-        **{
-            split: [_source_with_columns(path, columns) for path in _first_of_two_sides(paths)]
-            for split, paths in files.items()
-        },
-    }
+    pairs = [_two_codes(one) for one in ([languages] if isinstance(languages, str) else languages)]
+    values: dict[str, Any] = {"name": as_name(name, default="corpus"), "languages": pairs[0]}
+    for split, paths in files.items():
+        if len(pairs) == 1:
+            values[split] = [_source_with_columns(path, columns) for path in _first_of_two_sides(paths)]
+            continue
+        wanted = pairs if split == "train" else [pair for index, pair in enumerate(pairs) if pair not in pairs[:index]]
+        if len(paths) != len(wanted):
+            codes = " ".join(f"-l {pair['source']}-{pair['target']}" for pair in wanted)
+            each = "for each -l" if split == "train" else "for each direction"
+            message = f"--{split} is given {len(paths)} times, and there are {len(wanted)}: {codes}"
+            hint = f"give --{split} once {each}, in the same order; a corpus file can have more files"
+            raise UsageError(message, where=f"--{split}", hint=hint)
+        values[split] = [
+            {**_source_with_columns(path, columns), "languages": pair} for path, pair in zip(paths, wanted, strict=True)
+        ]
     if alignments and len(alignments) != len(values["train"]):
         message = f"there are {len(alignments)} files of alignments, and {len(values['train'])} training texts"
         raise UsageError(message, where="--alignments", hint="give --alignments FILE once for each --train, in order")
@@ -69,6 +74,14 @@ def corpus_from_files(
         text["alignments"] = file
     document = Document(values, {("languages",): "--languages"})
     return LocatedCorpus(_apply_overrides(document, overrides, source="nmt prepare"), Path())
+
+
+def _two_codes(languages: str) -> dict[str, str]:
+    source, target = parse_languages(languages)
+    if source == target:
+        hint = "for example --languages en-de"
+        raise UsageError(f"`languages` {languages!r} names one language twice", setting="languages", hint=hint)
+    return {"source": source, "target": target}
 
 
 def _first_of_two_sides(paths: Sequence[str]) -> list[str]:

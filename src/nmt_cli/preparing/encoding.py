@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
-from itertools import compress
+from functools import reduce
+from itertools import chain, compress, groupby
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nmt_cli.console import Progress
 from nmt_cli.dataset.data_manifest import TokenDtype
-from nmt_cli.dataset.prepared_data import SIDES, TokenWriter, held_out_lines, token_dtype
+from nmt_cli.dataset.prepared_data import SIDES, TokenWriter, token_dtype
 from nmt_cli.preparing.clean_chunks import CleanChunk
 from nmt_cli.preparing.clean_text import CleanText
-from nmt_cli.preparing.corpus import Corpus
+from nmt_cli.preparing.cleaning.held_out import HeldOut
 from nmt_cli.processes import FEWER_WORKERS_HINT, worker_pool
+from nmt_cli.recipe.directions import Directions
 from nmt_cli.tokenization.sentencepiece_model import kind_if_text_unchanged
 from nmt_cli.tokenization.text_encoder import EncodedText, TextEncoder
 from nmt_cli.tokenization.tokenizer import Tokenizer
@@ -31,8 +34,9 @@ logger = logging.getLogger(__name__)
 class TokenStatistics:
     """The counts of one side of a split.
 
-    `words[n]` is the number of sentences of n words, `pieces[n]` of n pieces without EOS. `usage[id]` is the number of
-    tokens with an id. `changed`, [1], is the number of lines in which odd characters are replaced.
+    `words[n]` is the number of sentences of n words, `pieces[n]` of n pieces without EOS and symbols. `usage[id]` is
+    the number of tokens with an id, symbols among them. `changed`, [1], is the number of lines in which odd characters
+    are replaced.
     """
 
     words: NDArray[np.int64]
@@ -56,6 +60,15 @@ class TokenStatistics:
         return TokenStatistics(*sums)
 
 
+SideStatistics: TypeAlias = dict[str, TokenStatistics]
+NO_STATISTICS = TokenStatistics(*(np.zeros(1, dtype=np.int64) for _ in range(4)))
+
+
+def sum_of_directions(statistics: Sequence[SideStatistics]) -> SideStatistics:
+    """The statistics of each side of a split, of all directions together."""
+    return {side: reduce(TokenStatistics.plus, [sides[side] for sides in statistics]) for side in SIDES}
+
+
 @dataclass(frozen=True, slots=True)
 class EncodedSide:
     """One side of some sentences as ids, with its statistics."""
@@ -65,11 +78,14 @@ class EncodedSide:
 
 
 def write_tokens(
-    corpus: Corpus, text: CleanText, directory: Path, *, num_workers: int, progress: Progress
-) -> dict[str, dict[str, TokenStatistics]]:
-    """Write the token files of every split beside the tokenizers in a directory; the statistics by split and side."""
-    job = EncodingJob(text, directory)
-    encoders = job.encoders()
+    text: CleanText, directory: Path, directions: Directions, *, num_workers: int, progress: Progress
+) -> dict[str, list[SideStatistics]]:
+    """Write the token files of every split beside the tokenizers in a directory.
+
+    Returns the statistics of each direction, by split.
+    """
+    job = EncodingJob(text, directory, directions)
+    encoders, size = job.encoders(), len(directions.pairs)
     dtype = token_dtype(max(encoder.vocab_size for encoder in encoders.values()))
     total = text.counts()["pairs"]["train"]
 
@@ -83,13 +99,16 @@ def write_tokens(
 
     with worker_pool([job] * num_workers, hint=FEWER_WORKERS_HINT) as run:
         chunks = report_progress(run(range(len(text.chunks()))))
-        statistics = {"train": _write_split(directory, "train", chunks, dtype=dtype)}
-    for split in corpus.splits:
-        if split != "train":
-            files = {side: text.held_out(split, language=code) for side, code in corpus.languages.model_dump().items()}
-            held_out = {side: encoder.encode_lines(held_out_lines(files[side])) for side, encoder in encoders.items()}
-            statistics[split] = _write_split(directory, split, [held_out], dtype=dtype)
-    train = statistics["train"]
+        order = [chunk.direction for chunk in text.chunks()]
+        statistics = {
+            "train": _write_split(directory, "train", zip(order, chunks, strict=True), size=size, dtype=dtype)
+        }
+    for split, texts in groupby(text.held_out(directions.pairs), key=lambda held_out: held_out.split):
+        encoded = (
+            (one.direction, {side: encoder.encode_held_out(one) for side, encoder in encoders.items()}) for one in texts
+        )
+        statistics[split] = _write_split(directory, split, encoded, size=size, dtype=dtype)
+    train = sum_of_directions(statistics["train"])
     logger.info("encoded: %s source and %s target tokens", *(f"{train[side].tokens:,}" for side in SIDES))
     if changed := int(train["source"].changed[0]):
         message = "encoded: %s source lines have odd spaces, marks without width or decomposed letters that the "
@@ -103,6 +122,7 @@ class EncodingJob:
 
     text: CleanText
     tokenizers: Path
+    directions: Directions
 
     def start(self) -> Callable[[int], dict[str, EncodedSide]]:
         """The function for one chunk."""
@@ -116,24 +136,29 @@ class EncodingJob:
 
     def encoders(self) -> dict[str, _SideEncoder]:
         """The encoder of each side."""
-        return {side: _SideEncoder(self.tokenizers / f"{side}.spm", side) for side in SIDES}
+        return {side: _SideEncoder(self.tokenizers / f"{side}.spm", side, self.directions) for side in SIDES}
 
 
 class _SideEncoder:
     """Encodes one side of a corpus, and counts what the report needs."""
 
-    def __init__(self, model: Path, side: str) -> None:
+    def __init__(self, model: Path, side: str, directions: Directions) -> None:
         self._tokenizer, self._side, self._is_source = Tokenizer.load(model), side, side == SIDES[0]
         kind = kind_if_text_unchanged(model.read_bytes())
         self._encoder = TextEncoder(self._tokenizer, kind=kind, is_source=self._is_source)
         self.vocab_size = self._tokenizer.vocab_size
 
-    def encode_lines(self, lines: list[str]) -> EncodedSide:
-        """Encode lines of held-out text."""
+        of_each = [directions.direction(pair) for pair in directions.pairs]
+        self._symbols = [one.source_symbols if self._is_source else one.target_symbols for one in of_each]
+
+    def encode_held_out(self, held_out: HeldOut) -> EncodedSide:
+        """Encode this side of held-out text."""
+        lines = [pair[SIDES.index(self._side)] for pair in held_out.pairs]
         words = np.array([len(line.split()) for line in lines], dtype=np.int64)
         tidy = self._tokenizer.as_in_training if self._is_source else plain_spaces
         text = "".join(f"{tidy(line)}\n" for line in lines)
-        return self._add_statistics(self._encoder.encode(text.encode()), words)
+        encoded = self._encoder.encode(text.encode())
+        return self._finish(encoded, words, [self._symbol_ids(held_out.direction, tags) for tags in held_out.tags])
 
     def encode_chunk(self, chunk: CleanChunk, copies: NDArray[np.uint16]) -> EncodedSide:
         """Encode each line of this side of a chunk as often as it is taken."""
@@ -143,11 +168,19 @@ class _SideEncoder:
         encoded, words, copies = self._encoder.encode(text), words[is_taken], copies[is_taken]
         if (copies != 1).any():
             encoded, words = encoded.repeat(copies), np.repeat(words, copies)
-        return self._add_statistics(encoded, words)
+        return self._finish(encoded, words, [self._symbol_ids(chunk.direction, chunk.tags)] * len(words))
 
-    def _add_statistics(self, encoded: EncodedText, words: NDArray[np.integer]) -> EncodedSide:
-        """The encoded sentences with their statistics; `words` is the length of each sentence in words, [n]."""
+    def _symbol_ids(self, direction: int, tags: tuple[str, ...]) -> tuple[int, ...]:
+        """The ids of the symbols before a sentence."""
+        symbols = self._symbols[direction] + (tags if self._is_source else ())
+        return self._tokenizer.symbol_ids(symbols) if symbols else ()
+
+    def _finish(
+        self, encoded: EncodedText, words: NDArray[np.integer], symbols: Sequence[tuple[int, ...]]
+    ) -> EncodedSide:
+        """The sentences after their symbols, with their statistics; `words` are their lengths in words, [n]."""
         pieces = np.bincount(encoded.lengths - 1)  # lengths count EOS
+        encoded = _with_symbols(encoded, symbols)
         usage = np.bincount(encoded.ids, minlength=self.vocab_size)
         changed = np.array([self._encoder.num_changed])
         self._encoder.num_changed = 0
@@ -155,20 +188,34 @@ class _SideEncoder:
         return EncodedSide(narrow, TokenStatistics(np.bincount(words), pieces, usage, changed))
 
 
+def _with_symbols(encoded: EncodedText, symbols: Sequence[tuple[int, ...]]) -> EncodedText:
+    """The sentences, each after its symbols."""
+    if not any(symbols):
+        return encoded
+    numbers = np.fromiter(map(len, symbols), dtype=np.int64, count=len(symbols))
+    starts = np.cumsum(encoded.lengths) - encoded.lengths
+    ids = np.insert(encoded.ids, np.repeat(starts, numbers), list(chain.from_iterable(symbols)))
+    return EncodedText(ids, encoded.lengths + numbers)
+
+
 def _write_split(
-    directory: Path, split: str, chunks: Iterable[Mapping[str, EncodedSide]], *, dtype: TokenDtype
-) -> dict[str, TokenStatistics]:
-    """Write the token files of a split, chunk by chunk; the statistics of each side."""
-    statistics: dict[str, TokenStatistics] = {}
+    directory: Path,
+    split: str,
+    chunks: Iterable[tuple[int, Mapping[str, EncodedSide]]],
+    *,
+    size: int,
+    dtype: TokenDtype,
+) -> list[SideStatistics]:
+    """Write the token files of a split, chunk by chunk, each with its direction; the statistics of each direction."""
+    statistics = [dict.fromkeys(SIDES, NO_STATISTICS) for _ in range(size)]
     with ExitStack() as stack:
         writers = {
             side: stack.enter_context(TokenWriter(directory, split=split, side=side, dtype=dtype)) for side in SIDES
         }
-        for sides in chunks:
+        for direction, sides in chunks:
             for side, encoded in sides.items():
                 writers[side].append(encoded.text.ids, encoded.text.lengths)
-                written = statistics.get(side)
-                statistics[side] = encoded.statistics if written is None else written.plus(encoded.statistics)
+                statistics[direction][side] = statistics[direction][side].plus(encoded.statistics)
     return statistics
 
 

@@ -36,11 +36,11 @@ def find_local_inputs(located: LocatedCorpus) -> list[InputRecord]:
 
     Raises DataError if a file is missing or empty.
     """
-    context = located.context()
     return [
         _input_record(split, context.name(path), path)
         for split in located.corpus.splits
         for source in located.corpus.sources(split)
+        for context in [located.context(source)]
         for path in [*source.files(context), *([context.folder / source.alignments] if source.alignments else [])]
     ]
 
@@ -51,21 +51,23 @@ def fetch_inputs(located: LocatedCorpus, *, progress: Progress, downloads_newer_
     `downloads_newer_than` is as in `CorpusContext`. Raises DataError if a source cannot be fetched, or is not the file
     that it should be.
     """
-    corpus, context = located.corpus, located.context(downloads_newer_than=downloads_newer_than)
+    corpus = located.corpus
     fetched = FetchedInputs({split: [] for split in corpus.splits}, [])
     for split in corpus.splits:
-        pairs_left = corpus.limit if split == "train" else None
-        for local in (
-            local
-            for source in corpus.sources(split)
-            for local in with_alignments(source, source.fetch(context, progress=progress), context)
-        ):
-            fetched.sources[split].append(local)
-            fetched.records.extend(_input_record(split, name, path) for name, path in local.inputs)
-            if pairs_left is not None:
-                pairs_left -= local.count(most=pairs_left)
-                if pairs_left == 0:
-                    break
+        pairs_left = [corpus.limit if split == "train" else None for _ in corpus.directions.pairs]
+        for source in corpus.sources(split):
+            direction = corpus.direction_of(source)
+            if pairs_left[direction] == 0:
+                continue
+            context = located.context(source, downloads_newer_than=downloads_newer_than)
+            for local in with_alignments(source, source.fetch(context, progress=progress), context):
+                about = replace(local, direction=direction, tags=source.tag_symbols, is_synthetic=source.synthetic)
+                fetched.sources[split].append(about)
+                fetched.records.extend(_input_record(split, name, path) for name, path in local.inputs)
+                if (left := pairs_left[direction]) is not None:
+                    pairs_left[direction] = left = left - local.count(most=left)
+                    if left == 0:
+                        break
     return fetched
 
 
@@ -77,13 +79,16 @@ def text_fingerprint(located: LocatedCorpus, inputs: Sequence[InputRecord]) -> s
     """
     corpus = located.corpus
     sizes = {f"{split}_size": getattr(corpus, f"{split}_size") for split in corpus.set_aside}
+    pairs = corpus.directions.pairs
+    directions = {split: list(map(corpus.direction_of, corpus.sources(split))) for split in corpus.splits}
     return fingerprint_of(
         {
             "version": _PIPELINE_VERSION,
-            "languages": corpus.languages.model_dump(),
+            "languages": pairs[0].model_dump() if len(pairs) == 1 else list(map(str, pairs)),
             "limit": corpus.limit,
             "cleaning": corpus.cleaning.model_dump(),
             "sources": {split: [_identity(source) for source in corpus.sources(split)] for split in corpus.splits},
+            **({"directions": directions} if len(pairs) > 1 else {}),
             "inputs": [(record.split, record.sha256) for record in inputs],
             **({"set_aside": {**sizes, "seed": corpus.split_seed}} if sizes else {}),
         }
@@ -104,8 +109,8 @@ def fingerprint_of(values: dict[str, Any]) -> str:
 
 
 def _identity(source: Source) -> dict[str, Any]:
-    """The identity of a source without the path of its alignments, whose content is one of the inputs."""
-    return {key: value for key, value in source.identity().items() if key != "alignments"}
+    """The identity of a source without its languages, and without the path of its alignments, which are an input."""
+    return {key: value for key, value in source.identity().items() if key not in ("alignments", "languages")}
 
 
 def _input_record(split: Split, name: str, path: Path) -> InputRecord:

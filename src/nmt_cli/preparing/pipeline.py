@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -29,17 +29,19 @@ from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
+import numpy as np
+
 import nmt_cli
 from nmt_cli.console import Progress
 from nmt_cli.dataset.data_manifest import MANIFEST, InputRecord, Manifest, SplitCounts, TokenizerRecord, Tokenizers
-from nmt_cli.dataset.prepared_data import SIDES, open_prepared, token_dtype
+from nmt_cli.dataset.prepared_data import SIDES, held_out_files, open_prepared, token_dtype
 from nmt_cli.errors import DataError
 from nmt_cli.files import new_directory
 from nmt_cli.preparing.alignments import write_links
 from nmt_cli.preparing.clean_chunks import has_clean_pairs
 from nmt_cli.preparing.clean_text import CleanText, clean, select
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus
-from nmt_cli.preparing.encoding import TokenStatistics, write_tokens
+from nmt_cli.preparing.encoding import SideStatistics, sum_of_directions, write_tokens
 from nmt_cli.preparing.inputs import fetch_inputs, find_local_inputs, fingerprint_before_selection, text_fingerprint
 from nmt_cli.preparing.report import REPORT, REPORT_PAGE, build_report, render_page
 from nmt_cli.preparing.vocabulary import find_vocabulary, sample_lines, tokenizer_counts
@@ -51,6 +53,7 @@ from nmt_cli.tokenization.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
+_STAGES = "2:"  # raised when the files of the stages are others: no stage of an earlier version is kept
 _SAMPLED_LINES = 10_000  # the share of 1 % is then exact to 0.1 %
 
 
@@ -70,6 +73,11 @@ class Plan:
         """DataError if a local input is missing."""
         self.located, self.corpus = located, located.corpus
         self.inputs, self.vocabulary = find_local_inputs(located), find_vocabulary(located)
+
+    @property
+    def directions(self) -> Directions:
+        """The directions of the corpus, with the symbols of the vocabulary. A reused vocabulary is read for them."""
+        return self.vocabulary.directions
 
     def fingerprint(self) -> str:
         """The fingerprint of the prepared data, which the manifest keeps. A reused vocabulary is read for it."""
@@ -126,14 +134,14 @@ def _run_stages(
     end_times["fetched"] = time.monotonic()
     cleaned = work.stage(
         "cleaned",
-        key=fingerprint_before_selection(plan.located, fetched.records),
+        key=_STAGES + fingerprint_before_selection(plan.located, fetched.records),
         build=partial(clean, corpus, fetched.sources, num_workers=num_workers, progress=progress),
         can_resume=has_clean_pairs,
     )
     text_key = text_fingerprint(plan.located, fetched.records)
     selected = work.stage(
         "selected",
-        key=text_key,
+        key=_STAGES + text_key,
         build=partial(select, corpus, fetched.sources, cleaned),
         can_resume=lambda directory: False,
     )
@@ -148,9 +156,10 @@ def _run_stages(
     end_times["tokenizer"] = time.monotonic()
     with new_directory(output, error=DataError) as final:
         _copy_files(final, corpus, text, tokenizers)
-        statistics = write_tokens(corpus, text, final, num_workers=num_workers, progress=progress)
+        statistics = write_tokens(text, final, plan.directions, num_workers=num_workers, progress=progress)
         if any(source.alignments is not None for source in corpus.sources("train")):
-            write_links(text, final, dtype=token_dtype(max(len(side.usage) for side in statistics["train"].values())))
+            train = sum_of_directions(statistics["train"])
+            write_links(text, final, dtype=token_dtype(max(len(side.usage) for side in train.values())))
         end_times["encoded"] = time.monotonic()
         _write_manifest(final, plan, fetched.records, text, statistics)
         report = build_report(
@@ -170,10 +179,11 @@ def _run_stages(
 
 def _copy_files(directory: Path, corpus: Corpus, text: CleanText, tokenizers: Path) -> None:
     """Copy the tokenizers and the held-out text into a directory."""
-    for side, code in corpus.languages.model_dump().items():
-        held_out = [text.held_out(split, language=code) for split in corpus.splits if split != "train"]
-        for file in (tokenizers / f"{side}.spm", *held_out):
-            copyfile(file, directory / file.name)
+    for side in SIDES:
+        copyfile(tokenizers / f"{side}.spm", directory / f"{side}.spm")
+    for held_out in text.held_out(corpus.directions.pairs):
+        for name in held_out_files(held_out.split, corpus.directions.pairs)[held_out.direction]:
+            copyfile(text.file(name), directory / name)
 
 
 def _write_manifest(
@@ -181,33 +191,49 @@ def _write_manifest(
     plan: Plan,
     inputs: list[InputRecord],
     text: CleanText,
-    statistics: Mapping[str, Mapping[str, TokenStatistics]],
+    statistics: Mapping[str, Sequence[SideStatistics]],
 ) -> None:
     """Write the manifest of prepared data, whose other files lie in the directory."""
     corpus = plan.corpus
+    pairs = corpus.directions.pairs
     loaded = [Tokenizer.load(directory / f"{side}.spm") for side in SIDES]
     source, target = (TokenizerRecord(vocab_size=one.vocab_size, fingerprint=one.fingerprint) for one in loaded)
-    sampled = sample_lines(text, SIDES[:1], size=_SAMPLED_LINES, seed=corpus.tokenizer.seed)
-    sample, language = [line.decode() for line in sampled], corpus.languages.source
+    samples = {}
+    for number, pair in enumerate(pairs):
+        sampled = sample_lines(text, SIDES[:1], size=_SAMPLED_LINES, seed=corpus.tokenizer.seed, direction=number)
+        samples[pair] = [line.decode() for line in sampled]
+    sizes = [sides["source"].pairs for sides in statistics["train"]]
+
+    def share(of_sample: Callable[[Sequence[str], str], float]) -> float:
+        """A share of all training lines, from those of each direction."""
+        shares = [of_sample(sample, pair.source) for pair, sample in samples.items()]
+        return shares[0] if len(shares) == 1 else float(np.average(shares, weights=sizes))
+
     manifest = Manifest(
         nmt_version=nmt_cli.__version__,
         name=corpus.name,
-        languages=Directions.single(*corpus.languages.codes),
+        languages=plan.directions,
         shared_vocabulary=source.fingerprint == target.fingerprint,
         tokenizers=Tokenizers(source=source, target=target),
         dtype=token_dtype(max(source.vocab_size, target.vocab_size)),
-        splits={
-            split: SplitCounts(
-                pairs=sides["source"].pairs, source_tokens=sides["source"].tokens, target_tokens=sides["target"].tokens
-            )
-            for split, sides in statistics.items()
-        },
-        several_sentences=share_of_several_sentences(sample, language),
-        in_capitals=share_of_casing(sample, language, "capitals"),
-        in_title_case=share_of_casing(sample, language, "title"),
+        splits={split: _counts(of_split) for split, of_split in statistics.items()},
+        several_sentences=share(share_of_several_sentences),
+        in_capitals=share(lambda sample, language: share_of_casing(sample, language, "capitals")),
+        in_title_case=share(lambda sample, language: share_of_casing(sample, language, "title")),
         inputs=inputs,
         fingerprint=plan.fingerprint(),
         corpus=corpus.model_dump(mode="json"),
         files={path.name: path.stat().st_size for path in sorted(directory.iterdir())},
     )
     (directory / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
+
+def _counts(statistics: Sequence[SideStatistics]) -> SplitCounts:
+    """The size of a split, given the statistics of each direction."""
+    sides = sum_of_directions(statistics)
+    return SplitCounts(
+        pairs=sides["source"].pairs,
+        source_tokens=sides["source"].tokens,
+        target_tokens=sides["target"].tokens,
+        by_direction=[one["source"].pairs for one in statistics] if len(statistics) > 1 else None,
+    )

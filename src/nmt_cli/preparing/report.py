@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,16 @@ from numpy.typing import NDArray
 
 from nmt_cli.console import size_text
 from nmt_cli.dataset.data_manifest import PREPARE_AGAIN
-from nmt_cli.dataset.prepared_data import SIDES, PreparedData
+from nmt_cli.dataset.prepared_data import SIDES, PreparedData, TokenPairs
 from nmt_cli.errors import DataError
 from nmt_cli.files import read_json
 from nmt_cli.preparing.cleaning.rules import REASONS
 from nmt_cli.preparing.corpus import DEFAULT_VOCAB_SIZE, Corpus
-from nmt_cli.preparing.encoding import TokenStatistics
+from nmt_cli.preparing.encoding import SideStatistics, TokenStatistics, sum_of_directions
 from nmt_cli.preparing.sources.base import SPLIT_NAMES, Split
 from nmt_cli.recipe.directions import Directions
 from nmt_cli.recipe.few_pairs import few_pairs_warning
+from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.recipe.section import Section
 from nmt_cli.templates.charts import axis_ticks, short_number
 from nmt_cli.templates.render import render
@@ -39,24 +41,41 @@ def build_report(
     *,
     cleaning: Mapping[str, Any],
     tokenizers: Mapping[str, Any],
-    statistics: Mapping[str, Mapping[str, TokenStatistics]],
+    statistics: Mapping[str, Sequence[SideStatistics]],
 ) -> dict[str, Any]:
     """The report of prepared data, ready for JSON.
 
     `cleaning` holds the counts of the training pairs, the `overlap` of the other splits, `several_translations`, and
     `warnings`.
-    `tokenizers` says on what each side's tokenizer was trained; `statistics` are by split and side. Of the token files,
-    only the examples are read.
+    `tokenizers` says on what each side's tokenizer was trained; `statistics` are by split, direction and side. Of the
+    token files, only the examples are read.
     """
     manifest = data.manifest
     loaded = {side: Tokenizer.load(data.directory / f"{side}.spm") for side in SIDES}
+    totals = {split: sum_of_directions(of_split) for split, of_split in statistics.items()}
+    train, pairs = data.split("train"), manifest.languages.pairs
+    examples = [_examples(train, of_direction, loaded) for of_direction in manifest.splits["train"].ranges]
+    directions = [
+        {
+            "languages": pair.model_dump(),
+            **cleaning["directions"][index],
+            "pairs": {split: of_split[index]["source"].pairs for split, of_split in statistics.items()},
+            "splits": {
+                split: describe_split(of_split[index], loaded)
+                for split, of_split in statistics.items()
+                if of_split[index]["source"].pairs
+            },
+            "examples": examples[index],
+        }
+        for index, pair in enumerate(pairs)
+    ]
     return {
         "name": manifest.name,
         "description": corpus.description,
         "licence": corpus.licence,
         "citation": corpus.citation,
         "nmt_version": manifest.nmt_version,
-        "languages": manifest.languages.model_dump(),
+        "languages": (pairs[0] if len(pairs) == 1 else manifest.languages).model_dump(),
         "warnings": cleaning["warnings"],
         "inputs": [record.model_dump() for record in manifest.inputs],
         "limit": corpus.limit,
@@ -69,9 +88,10 @@ def build_report(
             "shared": manifest.shared_vocabulary,
             **{side: {"size": loaded[side].vocab_size, **tokenizers[side]} for side in SIDES},
         },
-        "splits": {split: describe_split(statistics[split], loaded) for split in manifest.splits},
-        "changed_sources": int(statistics["train"]["source"].changed[0]),
-        "examples": _examples(data, loaded),
+        "splits": {split: describe_split(totals[split], loaded) for split in manifest.splits},
+        **({"directions": directions} if len(pairs) > 1 else {}),
+        "changed_sources": int(totals["train"]["source"].changed[0]),
+        "examples": list(chain.from_iterable(examples)),
     }
 
 
@@ -126,13 +146,15 @@ def bin_width(sides: list[NDArray[np.int64]]) -> int:
 
 def render_page(report: Mapping[str, Any]) -> str:
     """The whole report as HTML; every text in it is escaped."""
-    languages, train = report["languages"], report["splits"]["train"]
+    languages, train = side_names(report), report["splits"]["train"]
     bins = {unit: {side: train[side][unit]["histogram"] for side in train} for unit in ("words", "pieces")}
     charts = [length_chart(sides, languages=languages, unit=unit) for unit, sides in bins.items()]
     findings = [*report["warnings"], *_findings(report)]
     return render(
         "data_report.html",
         report=report,
+        title=Directions.model_validate(report["languages"]).title if "directions" in report else "",
+        languages=languages,
         findings=findings,
         default_vocab_size=DEFAULT_VOCAB_SIZE,
         charts=charts,
@@ -140,6 +162,12 @@ def render_page(report: Mapping[str, Any]) -> str:
         percent_text=percent_text,
         size_text=size_text,
     )
+
+
+def side_names(report: Mapping[str, Any]) -> Mapping[str, str]:
+    """What the two sides are called: the codes of the languages, if the data has one direction."""
+    languages: Mapping[str, str] = report["languages"]
+    return dict(zip(SIDES, SIDES, strict=True)) if "directions" in report else languages
 
 
 def overlap_finding(split: Split, facts: Mapping[str, int], *, setting: str) -> tuple[str, bool]:
@@ -162,8 +190,8 @@ def few_pairs_finding(report: Mapping[str, Any], *, prepare: str | None = None) 
     """The warning of too few pairs for random weights; None if the vocabulary is taken, for fine-tuning for example."""
     if report["settings"]["tokenizer"]["taken_from"]["value"] is not None:
         return None
-    num_pairs, directions = report["pairs"]["train"], Directions.model_validate(report["languages"])
-    return few_pairs_warning(report["name"], num_pairs=num_pairs, pair=directions.pairs[0], prepare=prepare)
+    pair = None if "directions" in report else LanguagePair.model_construct(**report["languages"])
+    return few_pairs_warning(report["name"], num_pairs=report["pairs"]["train"], pair=pair, prepare=prepare)
 
 
 def percent_text(part: float, whole: float) -> str:
@@ -218,10 +246,10 @@ def _settings(section: Section) -> dict[str, dict[str, Any]]:
     }
 
 
-def _examples(data: PreparedData, loaded: Mapping[str, Tokenizer]) -> list[dict[str, Any]]:
-    """A few training pairs, the same at every preparation, as text and in pieces."""
-    train = data.split("train")
-    chosen = sorted({int(index) for index in np.random.default_rng(len(train)).integers(len(train), size=50)})
+def _examples(train: TokenPairs, of_direction: range, loaded: Mapping[str, Tokenizer]) -> list[dict[str, Any]]:
+    """A few training pairs of a direction, the same at every preparation, as text and in pieces."""
+    number = len(of_direction)
+    chosen = sorted({of_direction[index] for index in np.random.default_rng(number).integers(number, size=50)})
     chosen = chosen[:: max(len(chosen) // _NUM_EXAMPLES, 1)][:_NUM_EXAMPLES]
     sentences = {"source": train.src, "target": train.tgt}
 
@@ -238,8 +266,10 @@ def _findings(report: Mapping[str, Any]) -> Iterator[str]:
         yield " ".join(warning)
     limit, splits_with_inputs = report["limit"], {record["split"] for record in report["inputs"]}
     num_set_aside = sum(pairs for split, pairs in report["pairs"].items() if split not in splits_with_inputs)
-    if report["cleaning"]["read"] + num_set_aside == limit:
-        yield f"This is a try: no more than the first {limit:,} training pairs were read (limit)."
+    num_directions = len(report.get("directions", [report]))
+    if limit is not None and report["cleaning"]["read"] + num_set_aside == limit * num_directions:
+        of_each = " of each direction" if num_directions > 1 else ""
+        yield f"This is a try: no more than the first {limit:,} training pairs{of_each} were read (limit)."
     setting = report["settings"]["cleaning"]["overlap"]["value"]
     for split, facts in report["overlap"].items():
         finding, is_much = overlap_finding(split, facts, setting=setting)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,15 +17,18 @@ import numpy as np
 from nmt_cli.artifacts.directory_kinds import did_you_mean, kind_of
 from nmt_cli.cache import cache_folder
 from nmt_cli.console import Progress
+from nmt_cli.dataset.data_manifest import read_manifest
 from nmt_cli.dataset.prepared_data import SIDES
 from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors, write_file
 from nmt_cli.hub import HubName, hub_name
+from nmt_cli.languages import match_code
 from nmt_cli.preparing.clean_text import CleanText
 from nmt_cli.preparing.corpus import DEFAULT_VOCAB_SIZE, LocatedCorpus, SideModels, TokenizerConfig
 from nmt_cli.preparing.inputs import fingerprint_of
 from nmt_cli.processes import FEWER_WORKERS_HINT, worker_pool
-from nmt_cli.tokenization.sentencepiece_model import has_our_ids, with_our_ids
+from nmt_cli.recipe.directions import Directions
+from nmt_cli.tokenization.sentencepiece_model import has_our_ids, read_pieces, with_our_ids
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from nmt_cli.tokenization.train_sentencepiece import TokenizerReport, VocabularyTooLargeError, train_tokenizer
 
@@ -36,9 +40,11 @@ _QUICK_LINES = 10_000  # training on so few takes hardly longer than the start o
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A vocabulary that is trained on the clean text."""
+    """A vocabulary that is trained on the clean text. `tags` are the symbols of all tags of the corpus."""
 
     config: TokenizerConfig
+    directions: Directions
+    tags: Sequence[str]
     model: ClassVar[None] = None
 
     def fingerprint(self, text: str) -> str:
@@ -47,7 +53,8 @@ class Trained:
 
     def write(self, text: CleanText, directory: Path, *, num_workers: int, progress: Progress) -> None:
         """Train `source.spm` and `target.spm` on the clean training text; they are equal if they are shared."""
-        job, is_shared = TokenizerJob(text, self.config, directory), self.config.shared
+        symbols = [*self.directions.target_symbols.values(), *self.tags]
+        job, is_shared = TokenizerJob(text, self.config, symbols, directory), self.config.shared
         sides_of_each: Sequence[Sequence[str]] = [SIDES] if is_shared else [(side,) for side in SIDES]
         num_lines = text.counts()["pairs"]["train"] * len(sides_of_each[0])
         num_sampled = min(num_lines, self.config.sample_lines)
@@ -72,10 +79,14 @@ class Trained:
 class Reused:
     """A vocabulary that is used unchanged: of a folder, of a model on the hub, or of a file for each language.
 
-    Its files need not be there before something asks for them.
+    Its files need not be there before something asks for them. `own` are the directions of the corpus with our symbols,
+    and `symbols` are its tags and the user's own symbols.
     """
 
     place: Path | HubName | tuple[Path, Path]
+    own: Directions
+    tags: Sequence[str]
+    symbols: Sequence[str]
 
     @property
     def model(self) -> str | None:
@@ -95,12 +106,43 @@ class Reused:
         if isinstance(self.place, tuple):
             models = {file: _read_with_our_ids(file) for file in self.place}
             return {f"{side}.spm": models[file] for side, file in zip(SIDES, self.place, strict=True)}
-        return _vocabulary_in_directory(self.place.folder if isinstance(self.place, HubName) else self.place)
+        return _vocabulary_in_directory(self._folder)
+
+    @property
+    def _folder(self) -> Path:
+        assert not isinstance(self.place, tuple)
+        return self.place.folder if isinstance(self.place, HubName) else self.place
+
+    @cached_property
+    def directions(self) -> Directions:
+        """The directions of the corpus, with the symbols of the vocabulary if it has some.
+
+        DataError if the vocabulary lacks a language or a symbol.
+        """
+        taken = None if isinstance(self.place, tuple) else _directions_of(self._folder)
+        found = _with_symbols_of(taken, self.own) if taken is not None and taken.has_symbols else self.own
+        of_each = [found.direction(pair) for pair in found.pairs]
+        needed = {
+            "source.spm": [*chain.from_iterable(one.source_symbols for one in of_each), *self.tags, *self.symbols],
+            "target.spm": [*chain.from_iterable(one.target_symbols for one in of_each), *self.symbols],
+        }
+        for name, symbols in needed.items():
+            pieces = {piece.text for piece in read_pieces(self.files[name])} if symbols else ()
+            if missing := [symbol for symbol in dict.fromkeys(symbols) if symbol not in pieces]:
+                places = self.place if isinstance(self.place, tuple) else (self.place,)
+                place = " and ".join(dict.fromkeys(map(str, places)))
+                raise DataError(
+                    f"the vocabulary of {place} has no symbol {', '.join(missing)}",
+                    where="tokenizer.taken_from",
+                    hint="train a vocabulary with this corpus: leave out tokenizer.taken_from",
+                )
+        return found
 
     def fingerprint(self, text: str) -> str:
         """The fingerprint of this vocabulary for a text, given the text's."""
         hashes = {name: hashlib.sha256(model).hexdigest() for name, model in self.files.items()}
-        return fingerprint_of({"text": text, "tokenizer": hashes})
+        symbols = {"languages": self.directions.model_dump()} if self.directions.has_symbols else {}
+        return fingerprint_of({"text": text, "tokenizer": hashes, **symbols})
 
     def write(self, text: CleanText, directory: Path, *, num_workers: int, progress: Progress) -> None:
         """Write the files, with counts of zero, because nothing is trained."""
@@ -111,17 +153,18 @@ class Reused:
 
 def find_vocabulary(located: LocatedCorpus) -> Trained | Reused:
     """The origin of a corpus's vocabulary; nothing is read yet."""
-    match located.corpus.tokenizer.taken_from:
+    corpus, config = located.corpus, located.corpus.tokenizer
+    place: Path | HubName | tuple[Path, Path]
+    match config.taken_from:
         case None:
-            return Trained(located.corpus.tokenizer)
+            return Trained(config, corpus.directions, corpus.tag_symbols)
         case SideModels(source=source, target=target):
-            return Reused((_locate(located, source), _locate(located, target)))
+            place = (_locate(located, source), _locate(located, target))
         case name:
             path = _locate(located, name)
-            if path.is_file():
-                return Reused((path, path))
             is_own = path.exists() and not path.is_relative_to(cache_folder())
-            return Reused(path if is_own else hub_name(name) or path)
+            place = (path, path) if path.is_file() else path if is_own else hub_name(name) or path
+    return Reused(place, corpus.directions, corpus.tag_symbols, config.symbols)
 
 
 def tokenizer_counts(directory: Path) -> dict[str, Any]:
@@ -130,12 +173,14 @@ def tokenizer_counts(directory: Path) -> dict[str, Any]:
     return counts
 
 
-def sample_lines(text: CleanText, sides: Sequence[str], *, size: int, seed: int) -> Iterator[bytes]:
+def sample_lines(
+    text: CleanText, sides: Sequence[str], *, size: int, seed: int, direction: int | None = None
+) -> Iterator[bytes]:
     """At most `size` lines of the clean training text of these sides, in order, sampled by `seed`.
 
-    A pair with several copies can be sampled once per copy.
+    A pair with several copies can be sampled once per copy. `direction` is the only one to sample from; None: all.
     """
-    chunks = text.chunks()
+    chunks = [chunk for chunk in text.chunks() if direction in (None, chunk.direction)]
     copies = list(map(text.copies(), (chunk.number for chunk in chunks)))
     parts = [(side, number) for side in sides for number in range(len(chunks))]
     totals = [int(copies[number].sum()) for _, number in parts]
@@ -169,6 +214,7 @@ class TokenizerJob:
 
     text: CleanText
     config: TokenizerConfig
+    symbols: Sequence[str]
     directory: Path
 
     def start(self) -> Callable[[Sequence[str]], TokenizerReport]:
@@ -194,6 +240,8 @@ class TokenizerJob:
             vocab_size=vocab_size,
             kind=self.config.kind or "bpe",
             character_coverage=self.config.character_coverage,
+            symbols=self.symbols if SIDES[0] in sides else [],
+            user_symbols=self.config.symbols,
             output=self.directory / f"{sides[0]}.spm",
         )
 
@@ -210,6 +258,47 @@ def _train_all(
     turns = [sides_of_each] if num_workers > 1 else [[sides] for sides in sides_of_each]
     with worker_pool([job] * num_jobs, hint=FEWER_WORKERS_HINT) as run:
         return [report for turn in turns for report in run(turn)]
+
+
+def _directions_of(directory: Path) -> Directions | None:
+    """The directions of a model, a run or prepared data; None for any other folder."""
+    from nmt_cli.artifacts.model_directory import load_saved_config  # imports torch
+    from nmt_cli.artifacts.run import open_run
+
+    match kind_of(directory):
+        case "model":
+            return load_saved_config(directory).languages
+        case "run":
+            return open_run(directory).record.languages
+        case "data":
+            return read_manifest(directory).languages
+        case _:
+            return None
+
+
+def _with_symbols_of(taken: Directions, own: Directions) -> Directions:
+    """The directions of a corpus, with the symbols of the model that its vocabulary is taken from.
+
+    DataError if the model lacks a language.
+    """
+
+    def symbols(codes: Sequence[str], of_model: Mapping[str, str]) -> dict[str, str]:
+        meant = {code: code if code in of_model else match_code(code, list(of_model)) for code in codes}
+        found = {code: of_model[other] for code, other in meant.items() if other is not None}
+        if missing := [code for code in codes if code not in found]:
+            raise DataError(
+                f"the vocabulary has no symbol for {', '.join(missing)}: its languages are {', '.join(of_model)}",
+                where="tokenizer.taken_from",
+                hint="train a vocabulary with this corpus: leave out tokenizer.taken_from",
+            )
+        return found
+
+    return Directions(
+        pairs=own.pairs,
+        target_symbols=symbols(own.targets, taken.target_symbols),
+        target_symbol_on=taken.target_symbol_on,
+        source_symbols=symbols(own.sources, taken.source_symbols) if taken.source_symbols else {},
+    )
 
 
 def _locate(located: LocatedCorpus, name: str) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,9 +55,19 @@ class VocabularyTooLargeError(DataError):
 
 
 def train_tokenizer(
-    lines: Iterable[bytes], *, vocab_size: int, kind: TokenizerKind, character_coverage: float, output: Path
+    lines: Iterable[bytes],
+    *,
+    vocab_size: int,
+    kind: TokenizerKind,
+    character_coverage: float,
+    symbols: Sequence[str],
+    user_symbols: Sequence[str],
+    output: Path,
 ) -> TokenizerReport:
     """Train a model on lines in UTF-8, and write it to `output`.
+
+    `symbols` become control pieces, which no text has: text that looks like them is cut into pieces as any other.
+    `user_symbols` are pieces of their own wherever text has them. Both count in `vocab_size`.
 
     The same lines and settings give the same bytes. BPE looks at words alone, so the trainer gets each word once with
     its count, which takes a fraction of the memory of the lines.
@@ -65,7 +75,7 @@ def train_tokenizer(
     Raises DataError if `vocab_size` is more than the text yields, or too small for its characters; the message names
     the bound.
     """
-    usable = _UsableLines(lines, vocab_size=vocab_size)
+    usable = _UsableLines(lines, vocab_size=vocab_size, num_symbols=len(symbols) + len(user_symbols))
     errors: list[Exception | KeyboardInterrupt] = []
     model = io.BytesIO()
     try:
@@ -81,6 +91,8 @@ def train_tokenizer(
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
             byte_fallback=True,
+            control_symbols=list(symbols),
+            user_defined_symbols=list(user_symbols),
             pad_id=PAD,
             unk_id=UNK,
             bos_id=BOS,
@@ -99,8 +111,9 @@ def train_tokenizer(
 class _UsableLines:
     """The lines that SentencePiece does not skip, counted as they are read, and the size of vocabulary for them."""
 
-    def __init__(self, lines: Iterable[bytes], *, vocab_size: int) -> None:
+    def __init__(self, lines: Iterable[bytes], *, vocab_size: int, num_symbols: int) -> None:
         self._lines, self.num_given, self.num_skipped, self._num_bytes = lines, 0, 0, 0
+        self._num_symbols = num_symbols
         # In more text than this, the bytes alone recommend `vocab_size`, and the characters need not be known.
         self._num_bytes_searched = vocab_size * _BYTES_PER_PIECE
         self._characters: set[str] = set()
@@ -120,7 +133,8 @@ class _UsableLines:
     def recommended_size(self) -> int:
         """A number of pieces that are frequent enough to be learned: about one per ten words, and all characters."""
         in_hundreds = self._num_bytes // _BYTES_PER_PIECE // 100 * 100
-        return max(MIN_VOCAB_SIZE, _SPECIAL_AND_BYTE_PIECES + len(self._characters) + 1, in_hundreds)
+        least = _SPECIAL_AND_BYTE_PIECES + self._num_symbols + len(self._characters) + 1
+        return max(MIN_VOCAB_SIZE, least, in_hundreds)
 
 
 def _counted_words(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -151,7 +165,7 @@ def _vocabulary_error(reason: str, vocab_size: int, *, recommended_size: int) ->
         smallest = int(too_small[1])
         return DataError(
             f"a vocabulary of {vocab_size:,} pieces is too small: the text's characters, the 256 bytes and "
-            f"the 4 special pieces alone are {smallest:,}",
+            f"the special pieces alone are {smallest:,}",
             where=where,
             hint=f"--set tokenizer.vocab_size={(smallest // 100 + 2) * 100}, or lower tokenizer.character_coverage",
         )

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt_cli.dataset.prepared_data import held_out_lines
+from nmt_cli.dataset.prepared_data import held_out_files, held_out_lines
 from nmt_cli.errors import DataError
+from nmt_cli.files import write_file
 from nmt_cli.preparing.chunks import Chunk
-from nmt_cli.preparing.sources.base import CorpusLanguages, LocalSource, Pairs, Split
+from nmt_cli.preparing.sources.base import LocalSource, Pairs, Split
+from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.text_encoding import files_not_utf8, is_unicode, latin1_hint
 from nmt_cli.tokenization.white_space import normalize_spaces
 
@@ -25,35 +30,64 @@ NOWHERE, SIDE, PAIR = 0, 1, 2
 FoundLines: TypeAlias = dict[str, dict[str, list[int]]]
 """By split and by what matches (pairs, sources, targets), the lines that training text contains, ascending."""
 
+_TAGS_FILE = "held-out.json"
 _PARTS = ("pairs", "sources", "targets")
 
 
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """The text of a split in one direction, and the symbols of the tags of each pair."""
+
+    split: Split
+    direction: int
+    languages: LanguagePair
+    pairs: Pairs
+    tags: Sequence[tuple[str, ...]]
+
+
 class HeldOutIndex:
-    """Finds the lines of held-out splits in training text, regardless of spaces."""
+    """Finds held-out text in training text: equal up to the space around and between words.
 
-    def __init__(self, splits: Mapping[str, Pairs]) -> None:
-        self._splits = list(splits)
-        self._lines_of_text: dict[str, dict[Hashable, list[tuple[str, int]]]] = {part: {} for part in _PARTS}
-        for split, pairs in splits.items():
-            for line, pair in enumerate(pairs):
+    A sentence is found in the text of every direction that has its language. So the same text in the other direction
+    counts too. The lines of a split are counted from 0, direction by direction.
+    """
+
+    def __init__(self, texts: Sequence[HeldOut]) -> None:
+        self._splits = list(dict.fromkeys(text.split for text in texts))
+        self._sentences: dict[str, dict[str, list[tuple[str, int, str]]]] = {}
+        self._pairs: dict[Hashable, list[tuple[str, int]]] = {}
+        num_lines = Counter[str]()
+        for text in texts:
+            codes = (text.languages.source, text.languages.target)
+            for line, pair in enumerate(text.pairs, num_lines[text.split]):
                 src, tgt = map(normalize_spaces, pair)
-                for part, text in zip(_PARTS, ((src, tgt), src, tgt), strict=True):
-                    self._lines_of_text[part].setdefault(text, []).append((split, line))
+                self._pairs.setdefault(_unordered(text.languages, src, tgt), []).append((text.split, line))
+                for code, part, sentence in zip(codes, ("sources", "targets"), (src, tgt), strict=True):
+                    of_language = self._sentences.setdefault(code, {})
+                    of_language.setdefault(sentence, []).append((text.split, line, part))
+            num_lines[text.split] += len(text.pairs)
 
-    def find(self, src: Sequence[str], tgt: Sequence[str]) -> tuple[NDArray[np.uint8], FoundLines]:
+    def __bool__(self) -> bool:
+        """Whether there is any text."""
+        return bool(self._pairs)
+
+    def find(
+        self, src: Sequence[str], tgt: Sequence[str], languages: LanguagePair
+    ) -> tuple[NDArray[np.uint8], FoundLines]:
         """NOWHERE, SIDE or PAIR for each of these training pairs, [n], and the held-out lines that are among them.
 
         The training pairs have no outer and no repeated spaces.
         """
         matches = np.zeros(len(src), dtype=np.uint8)
         found_lines: dict[str, set[tuple[str, int]]] = {part: set() for part in _PARTS}
-        for part, texts in (("sources", src), ("targets", tgt)):
-            lines_of_text = self._lines_of_text[part]
-            for index in [index for index, text in enumerate(texts) if text in lines_of_text]:
+        for code, texts in ((languages.source, src), (languages.target, tgt)):
+            sentences = self._sentences.get(code, {})
+            for index in [index for index, text in enumerate(texts) if text in sentences]:
                 matches[index] = SIDE
-                found_lines[part].update(lines_of_text[texts[index]])
+                for split, line, part in sentences[texts[index]]:
+                    found_lines[part].add((split, line))
         for index in np.flatnonzero(matches).tolist():
-            if lines := self._lines_of_text["pairs"].get((src[index], tgt[index])):
+            if lines := self._pairs.get(_unordered(languages, src[index], tgt[index])):
                 matches[index] = PAIR
                 found_lines["pairs"].update(lines)
         return matches, {
@@ -62,49 +96,73 @@ class HeldOutIndex:
         }
 
 
-def overlap(splits: Mapping[str, Pairs], found: Iterable[FoundLines]) -> dict[str, dict[str, int]]:
+def _unordered(languages: LanguagePair, src: str, tgt: str) -> Hashable:
+    """A key that a pair and the same pair in the other direction have in common."""
+    forwards = (languages.source, src), (languages.target, tgt)
+    return forwards if languages.source < languages.target else forwards[::-1]
+
+
+def overlap(texts: Sequence[HeldOut], found: Iterable[FoundLines]) -> dict[str, dict[str, int]]:
     """For each split, the number of lines that occur in training text: as a pair, as a source and as a target."""
-    unions = {split: {part: set[int]() for part in _PARTS} for split in splits}
+    lines = Counter[str]()
+    for text in texts:
+        lines[text.split] += len(text.pairs)
+    unions = {split: {part: set[int]() for part in _PARTS} for split in lines}
     for found_lines in found:
-        for split in splits:
+        for split in lines:
             for part in _PARTS:
                 unions[split][part].update(found_lines[split][part])
     return {
-        split: {"lines": len(pairs), **{part: len(unions[split][part]) for part in _PARTS}}
-        for split, pairs in splits.items()
+        split: {"lines": number, **{part: len(unions[split][part]) for part in _PARTS}}
+        for split, number in lines.items()
     }
 
 
-def read_held_out(sources: Sequence[LocalSource], split: Split) -> Iterator[tuple[str, str]]:
-    """The pairs of the sources, but for units without a translation, which the log counts.
+def read_held_out(
+    sources: Sequence[LocalSource], split: Split, directions: Sequence[LanguagePair]
+) -> Iterator[HeldOut]:
+    """The pairs of the sources by direction, but for units without a translation, which the log counts.
 
     DataError for the first pair that cannot be kept.
     """
     num_untranslated = 0
-    for source in sources:
-        for chunk in source.read():
-            num_untranslated += len(chunk.untranslated)
-            for index, pair in enumerate(zip(chunk.src, chunk.tgt, strict=True)):
-                if index not in chunk.untranslated:
-                    src, tgt = (text.strip("\r\n") for text in pair)
-                    _check_can_be_kept(chunk, index, src, tgt, source=source, split=split)
-                    yield src, tgt
+    for direction, languages in enumerate(directions):
+        pairs: list[tuple[str, str]] = []
+        tags: list[tuple[str, ...]] = []
+        for source in (source for source in sources if source.direction == direction):
+            for chunk in source.read():
+                num_untranslated += len(chunk.untranslated)
+                for index, pair in enumerate(zip(chunk.src, chunk.tgt, strict=True)):
+                    if index not in chunk.untranslated:
+                        src, tgt = (side.strip("\r\n") for side in pair)
+                        _check_can_be_kept(chunk, index, src, tgt, source=source, split=split)
+                        pairs.append((src, tgt))
+                        tags.append(source.tags)
+        if pairs or len(directions) == 1:
+            yield HeldOut(split, direction, languages, pairs, tags)
     if num_untranslated:
         logger.info("%s: %s units without a translation are left out", split, f"{num_untranslated:,}")
 
 
-def write_pairs(splits: Mapping[str, Pairs], directory: Path, *, languages: CorpusLanguages) -> None:
-    """Write `SPLIT.LANGUAGE` for both languages, with a line per pair."""
-    for split, pairs in splits.items():
-        for side, language in enumerate(languages.codes):
-            with (directory / f"{split}.{language}").open("wb") as file:
-                file.writelines(f"{pair[side]}\n".encode() for pair in pairs)
+def write_held_out(texts: Sequence[HeldOut], directory: Path, directions: Sequence[LanguagePair]) -> None:
+    """Write the two files of each text, with a line per pair, and the tags of all."""
+    for text in texts:
+        for side, name in enumerate(held_out_files(text.split, directions)[text.direction]):
+            with (directory / name).open("wb") as file:
+                file.writelines(f"{pair[side]}\n".encode() for pair in text.pairs)
+    tags = [{"split": text.split, "direction": text.direction, "tags": text.tags} for text in texts]
+    write_file(directory / _TAGS_FILE, json.dumps(tags), error=DataError)
 
 
-def read_pairs(split: Split, directory: Path, *, languages: CorpusLanguages) -> Pairs:
-    """The pairs of a split that `write_pairs` wrote."""
-    src, tgt = (held_out_lines(directory / f"{split}.{language}") for language in languages.codes)
-    return list(zip(src, tgt, strict=True))
+def load_held_out(directory: Path, directions: Sequence[LanguagePair]) -> list[HeldOut]:
+    """The texts that `write_held_out` wrote."""
+    texts = []
+    for facts in json.loads((directory / _TAGS_FILE).read_text(encoding="utf-8")):
+        split, direction = facts["split"], facts["direction"]
+        src, tgt = (held_out_lines(directory / name) for name in held_out_files(split, directions)[direction])
+        pairs = list(zip(src, tgt, strict=True))
+        texts.append(HeldOut(split, direction, directions[direction], pairs, list(map(tuple, facts["tags"]))))
+    return texts
 
 
 def _check_can_be_kept(chunk: Chunk, index: int, src: str, tgt: str, *, source: LocalSource, split: Split) -> None:

@@ -23,7 +23,7 @@ from nmt_cli.preparing.cleaning.side_rules import (
     find_urls_only,
 )
 from nmt_cli.preparing.corpus import CleaningConfig
-from nmt_cli.preparing.sources.base import CorpusLanguages
+from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.text_encoding import is_unicode
 from nmt_cli.tokenization.white_space import normalize_spaces
 
@@ -159,7 +159,7 @@ class CleaningRules:
     Raises DataError if languages are to be identified and that is not possible: see `LanguageRule`.
     """
 
-    def __init__(self, config: CleaningConfig, languages: CorpusLanguages) -> None:
+    def __init__(self, config: CleaningConfig, languages: LanguagePair) -> None:
         self._config = config
         self._length_ratio = config.length_ratio(languages) or inf
         longest = config.max_repeated_characters or 0
@@ -172,7 +172,9 @@ class CleaningRules:
             "other language": (config.other_language, LanguageRule),
         }
         self._side_rules = [
-            (name, [make(code) for code in languages.codes]) for name, (setting, make) in side_rules.items() if setting
+            (name, [make(code) for code in (languages.source, languages.target)])
+            for name, (setting, make) in side_rules.items()
+            if setting
         ]
 
     def apply(self, chunk: Chunk) -> KeptPairs:

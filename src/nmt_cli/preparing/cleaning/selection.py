@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from operator import itemgetter
@@ -21,7 +22,7 @@ from nmt_cli.dataset.prepared_data import SIDES
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.clean_chunks import CleanChunk
 from nmt_cli.preparing.cleaning.dropped_pairs import SourceCounts, count_as_dropped, most_dropped
-from nmt_cli.preparing.cleaning.held_out import NOWHERE, PAIR, SIDE, HeldOutIndex
+from nmt_cli.preparing.cleaning.held_out import NOWHERE, PAIR, SIDE, HeldOut, HeldOutIndex
 from nmt_cli.preparing.cleaning.rules import (
     DUPLICATE,
     EXAMPLES_PER_REASON,
@@ -31,6 +32,7 @@ from nmt_cli.preparing.cleaning.rules import (
 )
 from nmt_cli.preparing.corpus import CleaningConfig, Corpus
 from nmt_cli.preparing.sources.base import SPLIT_NAMES, Split
+from nmt_cli.recipe.schema import LanguagePair
 
 logger = logging.getLogger(__name__)
 
@@ -80,31 +82,48 @@ def choose_copies(
     return [_copies_by_weight(chunk) * is_kept[part] for chunk, part in parts], several_translations
 
 
-def set_aside(
-    corpus: Corpus,
-    chunks: Sequence[CleanChunk],
-    copies: Sequence[NDArray[np.uint16]],
-    by_source: Sequence[SourceCounts],
-) -> dict[str, list[tuple[str, str]]]:
-    """The pairs that are set aside for each split of `corpus.set_aside`, in the order of the text.
+@dataclass(frozen=True, slots=True)
+class TrainingText:
+    """The clean text of one direction: its chunks, the copies of each pair, by chunk, and the counts of its sources."""
 
-    In `copies` they get 0. Training pairs that share a side with them get 0 too, and are counted as dropped. The choice
-    depends on the clean pairs and the seed alone. DataError if the splits would take more than half of the text.
+    languages: LanguagePair
+    chunks: Sequence[CleanChunk]
+    copies: Sequence[NDArray[np.uint16]]
+    by_source: Sequence[SourceCounts]
+
+    @property
+    def num_pairs(self) -> int:
+        """The pairs to train on, each as often as it is taken."""
+        return sum(int(of_chunk.sum()) for of_chunk in self.copies)
+
+
+def set_aside(corpus: Corpus, texts: Sequence[TrainingText]) -> list[HeldOut]:
+    """The pairs of each direction that are set aside for each split of `corpus.set_aside`, in the order of the text.
+
+    In `copies` they get 0. Training pairs that share a sentence with them get 0 too, and are counted as dropped, in
+    every direction: a model that has seen a pair backwards knows it. So a direction takes pairs first whose sentences
+    are set aside by one before. No pair of synthetic text is taken. The choice depends on the clean pairs and the seed
+    alone. DataError if the splits would take more than half of the text of a direction.
     """
     if not corpus.set_aside:
-        return {}
-    sizes = _split_sizes(corpus, by_source, clean_pairs=sum(int(np.count_nonzero(of_chunk)) for of_chunk in copies))
-    chosen = _choose(chunks, copies, sizes, seed=corpus.split_seed)
-    splits: dict[str, list[tuple[str, str]]] = {
-        split: [(src, tgt) for _, src, tgt in pairs] for split, pairs in chosen.items()
-    }
-    indices = {index for pairs in chosen.values() for index, _, _ in pairs}
-    num_dropped = _remove_from_training(indices, HeldOutIndex(splits), chunks, copies, by_source)
-    for split, size in sizes.items():
-        logger.info("set aside: %s clean pairs as %s text", f"{size:,}", SPLIT_NAMES[split])
+        return []
+    held_out: list[HeldOut] = []
+    indices: list[set[PairIndex]] = []
+    for direction, text in enumerate(texts):
+        sizes = _split_sizes(corpus, text)
+        chosen = _choose(text, sizes, seed=corpus.split_seed, others=HeldOutIndex(held_out))
+        indices.append({index for pairs in chosen.values() for index, _, _ in pairs})
+        for split, candidates in chosen.items():
+            pairs = [(src, tgt) for _, src, tgt in candidates]
+            tags = [text.chunks[number].tags for (number, _), _, _ in candidates]
+            held_out.append(HeldOut(split, direction, text.languages, pairs, tags))
+            of_direction = f" of {text.languages}" if len(texts) > 1 else ""
+            logger.info("set aside: %s clean pairs%s as %s text", f"{len(pairs):,}", of_direction, SPLIT_NAMES[split])
+    index = HeldOutIndex(held_out)
+    num_dropped = sum(_remove_from_training(own, index, text) for own, text in zip(indices, texts, strict=True))
     if num_dropped:
         logger.info("dropped: %s training pairs that share a sentence with them", f"{num_dropped:,}")
-    return splits
+    return sorted(held_out, key=lambda text: corpus.splits.index(text.split))
 
 
 def source_and_pair_digests(src: Sequence[str], tgt: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
@@ -189,15 +208,22 @@ def _copies_by_weight(chunk: CleanChunk) -> NDArray[np.uint16]:
     return copies
 
 
-def _split_sizes(corpus: Corpus, by_source: Sequence[SourceCounts], *, clean_pairs: int) -> dict[Split, int]:
+def _split_sizes(corpus: Corpus, text: TrainingText) -> dict[Split, int]:
     """The number of pairs to set aside for each split; DataError if they are more than half of the text."""
+    clean_pairs = sum(
+        int(np.count_nonzero(of_chunk))
+        for chunk, of_chunk in zip(text.chunks, text.copies, strict=True)
+        if not chunk.facts["is_synthetic"]
+    )
     sizes = {split: corpus.size_of(split, clean_pairs=clean_pairs) for split in corpus.set_aside}
     if sum(sizes.values()) > _LARGEST_SHARE * clean_pairs:
         asked = " and ".join(f"{split}_size {size:,}" for split, size in sizes.items())
-        dropped, fix = most_dropped(by_source, corpus.cleaning)
+        dropped, fix = most_dropped(text.by_source, corpus.cleaning)
+        true_ones = ", without synthetic ones" if any(chunk.facts["is_synthetic"] for chunk in text.chunks) else ""
+        of_direction = f" of {text.languages}" if len(corpus.directions.pairs) > 1 else ""
         raise DataError(
             f"{asked} {'are together' if len(sizes) > 1 else 'is'} more than half of the {clean_pairs:,} clean "
-            f"training pairs{dropped}",
+            f"training pairs{of_direction}{true_ones}{dropped}",
             where="train",
             hint=fix if fix and clean_pairs < 2 * len(sizes) else _smaller_sizes(sizes, available=clean_pairs),
         )
@@ -212,17 +238,17 @@ def _smaller_sizes(sizes: Mapping[Split, int], *, available: int) -> str:
 
 
 def _choose(
-    chunks: Sequence[CleanChunk], copies: Sequence[NDArray[np.uint16]], sizes: Mapping[Split, int], *, seed: int
+    text: TrainingText, sizes: Mapping[Split, int], *, seed: int, others: HeldOutIndex
 ) -> dict[Split, list[_Candidate]]:
     """The pairs of each split: the first pairs by a hash of seed and text, none of which shares a side with another.
 
-    DataError if there are too few such pairs.
+    Pairs that share a sentence with the text in `others` come first. DataError if there are too few pairs.
     """
     wanted = sum(sizes.values())
     num_ranked = 2 * wanted
     while True:
-        ranked = _rank_by_hash(chunks, copies, num_ranked, seed=seed)
-        candidates = _drop_shared_sides(_read_candidates(chunks, ranked))
+        ranked = _rank_by_hash(text, num_ranked, seed=seed, others=others)
+        candidates = _drop_shared_sides(_read_candidates(text.chunks, ranked))
         if len(candidates) >= wanted or len(ranked) < num_ranked:
             break
         num_ranked *= 4
@@ -239,14 +265,21 @@ def _choose(
     return chosen
 
 
-def _rank_by_hash(
-    chunks: Sequence[CleanChunk], copies: Sequence[NDArray[np.uint16]], size: int, *, seed: int
-) -> list[PairIndex]:
-    """The first `size` pairs that are trained on and not in held-out text, in the order of a hash of seed and text."""
+def _rank_by_hash(text: TrainingText, size: int, *, seed: int, others: HeldOutIndex) -> list[PairIndex]:
+    """The first `size` pairs that are trained on and not in held-out text, in the order of a hash of seed and text.
+
+    Pairs that share a sentence with the text in `others` come before all others.
+    """
     hashes, indices = np.empty(0, dtype=np.uint64), np.empty((0, 2), dtype=np.int64)
-    for number, (chunk, of_chunk) in enumerate(zip(chunks, copies, strict=True)):
+    for number, (chunk, of_chunk) in enumerate(zip(text.chunks, text.copies, strict=True)):
+        if chunk.facts["is_synthetic"]:
+            continue
         in_chunk = np.flatnonzero((of_chunk > 0) & (chunk.array("matches") == NOWHERE))
-        hashes = np.concatenate([hashes, _hash_with_seed(chunk.array("digests")[in_chunk], seed=seed)])
+        of_pairs = _hash_with_seed(chunk.array("digests")[in_chunk], seed=seed)
+        if others:
+            matches, _ = others.find(*_sides(chunk), text.languages)
+            of_pairs = of_pairs >> np.uint64(1) | (matches[in_chunk] == NOWHERE).astype(np.uint64) << np.uint64(63)
+        hashes = np.concatenate([hashes, of_pairs])
         indices = np.concatenate([indices, np.stack([np.full_like(in_chunk, number), in_chunk], axis=1)])
         first = np.lexsort((indices[:, 1], indices[:, 0], hashes))[:size]
         hashes, indices = hashes[first], indices[first]
@@ -283,13 +316,7 @@ def _drop_shared_sides(candidates: Iterator[_Candidate]) -> list[_Candidate]:
     return kept
 
 
-def _remove_from_training(
-    indices: set[PairIndex],
-    held_out: HeldOutIndex,
-    chunks: Sequence[CleanChunk],
-    copies: Sequence[NDArray[np.uint16]],
-    by_source: Sequence[SourceCounts],
-) -> int:
+def _remove_from_training(indices: set[PairIndex], held_out: HeldOutIndex, text: TrainingText) -> int:
     """Take the chosen pairs out of the training text, and drop pairs that share a side with them.
 
     Returns the number of dropped pairs.
@@ -298,9 +325,9 @@ def _remove_from_training(
     chosen: dict[int, list[int]] = {}
     for number, index in indices:
         chosen.setdefault(number, []).append(index)
-    for number, (chunk, of_chunk) in enumerate(zip(chunks, copies, strict=True)):
-        matches, _ = held_out.find(*map(chunk.sentences, SIDES))
-        counts = by_source[chunk.facts["source"]].counts
+    for number, (chunk, of_chunk) in enumerate(zip(text.chunks, text.copies, strict=True)):
+        matches, _ = held_out.find(*_sides(chunk), text.languages)
+        counts = text.by_source[chunk.facts["source"]].counts
         of_chunk[chosen.get(number, [])] = 0
         counts.read -= len(chosen.get(number, []))
         shared = np.flatnonzero((matches > NOWHERE) & (of_chunk > 0))
@@ -308,3 +335,8 @@ def _remove_from_training(
         count_as_dropped(shared, HELD_OUT, chunk, counts)
         num_dropped += len(shared)
     return num_dropped
+
+
+def _sides(chunk: CleanChunk) -> tuple[list[str], list[str]]:
+    src, tgt = map(chunk.sentences, SIDES)
+    return src, tgt

@@ -20,8 +20,10 @@ from nmt_cli.dataset.prepared_data import SIDES
 from nmt_cli.errors import DataError
 from nmt_cli.languages import NO_LANGUAGE, are_close, language_identifier, short_code
 from nmt_cli.preparing.clean_chunks import CleanChunk
+from nmt_cli.preparing.cleaning.held_out import HeldOut
 from nmt_cli.preparing.cleaning.rules import make_printable
-from nmt_cli.preparing.sources.base import SPLIT_NAMES, CorpusLanguages, LocalSource, Pairs, Split
+from nmt_cli.preparing.sources.base import SPLIT_NAMES, LocalSource, Pairs, Split
+from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.text_encoding import COMPOSE, DECODE_TWICE, DOUBLE_ENCODED, conversion, copy_command, find_decomposed
 from nmt_cli.tokenization.tokenised_text import piece_mark_in_text, sign_of_tokenisation
 
@@ -48,6 +50,7 @@ _MAX_OWN_LANGUAGE = 0.2
 # Pairs of validation text.
 _FEW_PAIRS = 20
 _MANY_BLANK = 0.1
+_SMALL = 0.01  # part of the pairs of the largest direction
 # The sample that is checked.
 _SAMPLED_LINES = 4_000
 _SAMPLED_CHUNKS = 16
@@ -69,31 +72,29 @@ class TextSide:
 
 
 def training_sides(
-    samples: Mapping[int, Pairs], sources: Sequence[LocalSource], languages: CorpusLanguages
+    samples: Mapping[int, Pairs], sources: Sequence[LocalSource], directions: Sequence[LanguagePair]
 ) -> Iterator[TextSide]:
     """Both sides of the training text, as one text per source; `samples` are pairs by the index of their source."""
     for index, pairs in samples.items():
         name = f"the training text {sources[index].origin}" if len(sources) > 1 else "the training text"
-        yield from text_sides(name, pairs, languages, source=sources[index])
+        yield from text_sides(name, pairs, directions[sources[index].direction], source=sources[index])
 
 
-def held_out_sides(
-    splits: Mapping[str, Pairs], sources: Mapping[Split, Sequence[LocalSource]], languages: CorpusLanguages
-) -> Iterator[TextSide]:
+def held_out_sides(texts: Sequence[HeldOut], sources: Mapping[Split, Sequence[LocalSource]]) -> Iterator[TextSide]:
     """Both sides of the validation and of the test text; long text is sampled evenly."""
-    for split, name in SPLIT_NAMES.items():
-        if split != "train" and split in splits:
-            pairs = splits[split][:: max(1, len(splits[split]) // _SAMPLED_LINES)]
-            source = sources[split][0] if len(sources[split]) == 1 else None
-            yield from text_sides(f"the {name} text", pairs, languages, source=source)
+    for text in texts:
+        pairs = text.pairs[:: max(1, len(text.pairs) // _SAMPLED_LINES)]
+        own = [source for source in sources[text.split] if source.direction == text.direction]
+        source = own[0] if len(own) == 1 else None
+        yield from text_sides(f"the {SPLIT_NAMES[text.split]} text", pairs, text.languages, source=source)
 
 
-def text_sides(name: str, pairs: Pairs, languages: CorpusLanguages, *, source: LocalSource | None) -> list[TextSide]:
+def text_sides(name: str, pairs: Pairs, languages: LanguagePair, *, source: LocalSource | None) -> list[TextSide]:
     """The two sides of pairs. `source` is where all of them come from; None if they have several sources."""
     files = (None, None) if source is None else source.text_files
     return [
         TextSide(name, code, [pair[side] for pair in pairs], files[side], files[1 - side])
-        for side, code in enumerate(languages.codes)
+        for side, code in enumerate((languages.source, languages.target))
     ]
 
 
@@ -140,15 +141,33 @@ def warnings_of_unusual_text(sides: Iterable[TextSide]) -> Iterator[str]:
         yield f"{names} {problem}: {first.sign}; {first.fix}{mend}"
 
 
-def warning_of_little_validation(pairs: Pairs) -> str | None:
-    """The warning if validation text has few pairs, or if many of them have a blank side."""
+def warning_of_little_validation(text: HeldOut, *, is_only: bool) -> str | None:
+    """The warning if the validation text of a direction has few pairs, or if many of them have a blank side."""
+    pairs, of_direction = text.pairs, "" if is_only else f" of {text.languages}"
     num_blank = sum(not (src.strip() and tgt.strip()) for src, tgt in pairs)
     fix = "give more text of its own with --valid FILE, or set training pairs aside with --valid-size N"
     if num_blank > _MANY_BLANK * len(pairs):
-        return f"{num_blank:,} of {len(pairs):,} validation pairs have a blank side, and score nothing: {fix}"
+        blank = f"{num_blank:,} of {len(pairs):,} validation pairs{of_direction} have a blank side"
+        return f"{blank}, and score nothing: {fix}"
     if len(pairs) < _FEW_PAIRS:
-        return f"the validation text has {len(pairs):,} pairs, so its loss and BLEU say little: {fix}"
+        return f"the validation text{of_direction} has {len(pairs):,} pairs, so its loss and BLEU say little: {fix}"
     return None
+
+
+def warnings_of_directions(texts: Sequence[HeldOut], pairs: Mapping[LanguagePair, int]) -> Iterator[str]:
+    """Warnings of directions without validation text, or with much less training text than another has.
+
+    `pairs` are the training pairs of each direction.
+    """
+    validated = {text.languages for text in texts if text.split == "valid"}
+    if missing := [str(languages) for languages in pairs if languages not in validated]:
+        yield f"there is no validation text of {', '.join(missing)}, so training does not measure it: add some to valid"
+    most = max(pairs, key=pairs.__getitem__)
+    if small := [f"{languages} {number:,}" for languages, number in pairs.items() if number < _SMALL * pairs[most]]:
+        yield (
+            f"{most} has {pairs[most]:,} training pairs, and {', '.join(small)}: a model learns little of so small a "
+            "part; training.temperature repeats its pairs"
+        )
 
 
 @dataclass(frozen=True, slots=True)

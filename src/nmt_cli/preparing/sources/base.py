@@ -19,11 +19,13 @@ from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import Chunk
 from nmt_cli.preparing.download import download_file
+from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.recipe.section import Section, SettingError
 from nmt_cli.text_encoding import decompressor_of
 
 LANGUAGE_CODE = r"^[A-Za-z][A-Za-z0-9_-]*$"
 LanguageCode: TypeAlias = Annotated[str, Field(pattern=LANGUAGE_CODE)]
+TagText: TypeAlias = Annotated[str, Field(pattern=r"^[a-z0-9_-]+$")]
 Split: TypeAlias = Literal["train", "valid", "test"]
 SPLIT_NAMES: Mapping[Split, str] = {"train": "training", "valid": "validation", "test": "test"}
 Markup: TypeAlias = Annotated[
@@ -37,7 +39,7 @@ Pairs: TypeAlias = Sequence[tuple[str, str]]
 """Sentences of the source, each with its translation."""
 
 
-class CorpusLanguages(Section):
+class CorpusLanguages(LanguagePair):
     """The codes of the two languages; they name the files of raw text in the prepared data."""
 
     source: LanguageCode = Field(description="code of the language that is translated from, such as en or pt-BR")
@@ -57,7 +59,7 @@ class CorpusLanguages(Section):
 
 @dataclass(frozen=True, slots=True)
 class CorpusContext:
-    """The folder that relative paths start from, the codes of the two languages, and the age of usable downloads.
+    """The folder that relative paths start from, the codes of a source's languages, and the age of usable downloads.
 
     An address without a hash is downloaded again if its copy in the cache is older than the time
     `downloads_newer_than`.
@@ -92,12 +94,19 @@ class LocalSource:
     """The pairs in chunks. DataError if a file cannot be read or is empty, or if its sides are not aligned."""
     text_files: tuple[Path | None, Path | None] = (None, None)
     counted: Callable[[], Iterable[object]] | None = None
+    direction: int = 0
+    """The index of its direction among those of the corpus."""
+    tags: tuple[str, ...] = ()
+    """The symbols of its tags."""
+    is_synthetic: bool = False
 
     def count(self, *, most: int) -> int:
         """The number of pairs, or `most` if there are more; then the rest of the files is not read."""
         counted = chain.from_iterable(chunk.src for chunk in self.read()) if self.counted is None else self.counted()
         return sum(1 for _ in islice(counted, most))
 
+
+_KEYS_THAT_MOST_LACK = ("alignments", "languages", "tags", "synthetic")
 
 KINDS_BY_ENDING: dict[str, type[Source]] = {}
 """Each kind of source whose files are known by their endings."""
@@ -129,10 +138,25 @@ class Source(Section):
         "training.guided_alignment",
     )
 
+    languages: CorpusLanguages | None = Field(None, description="its two languages, if they are not the corpus's")
+    tags: dict[TagText, TagText] = Field(
+        {},
+        description="what the model is told of each sentence, such as {domain: news, origin: back-translation}: "
+        "symbols before its source",
+    )
+    synthetic: bool = Field(
+        False, description="of training text: a program wrote a side of it, so no pair is set aside for valid or test"
+    )
+
     @model_serializer(mode="wrap")
-    def _leave_out_no_alignments(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _leave_out_what_most_lack(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         values: dict[str, Any] = serialize(self)
-        return {key: value for key, value in values.items() if key != "alignments" or value is not None}
+        return {key: value for key, value in values.items() if value or key not in _KEYS_THAT_MOST_LACK}
+
+    @property
+    def tag_symbols(self) -> tuple[str, ...]:
+        """The symbols of its tags, in the order of their names."""
+        return tuple(f"<{name}:{value}>" for name, value in sorted(self.tags.items()))
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:

@@ -42,9 +42,9 @@ _UNFINISHED = {
 
 
 class _XmlSource(UnitsSource):
-    """A file of a kind of XML. `tags` are the names of the elements that are units."""
+    """A file of a kind of XML. `unit_names` are the names of the elements that are units."""
 
-    tags: ClassVar[tuple[str, ...]]
+    unit_names: ClassVar[tuple[str, ...]]
 
     @abstractmethod
     def units_of(self, elements: Iterator[etree._Element]) -> Iterator[Unit]:
@@ -54,7 +54,7 @@ class _XmlSource(UnitsSource):
         """The units of the file. DataError if it is not well-formed, has another root, or declares entities."""
         parser = etree.XMLPullParser(
             ("start", "end"),
-            tag=[f"{{*}}{tag}" for tag in self.tags],
+            tag=[f"{{*}}{tag}" for tag in self.unit_names],
             huge_tree=True,  # `_MAX_UNIT_BYTES` and `_MAX_OTHER_BYTES` are the limits
             resolve_entities=False,
             no_network=True,
@@ -78,7 +78,7 @@ class TmxSource(_XmlSource):
 
     endings = (".tmx",)
     kind: Literal["tmx"] = Field(description="two languages of a translation memory")
-    tags = ("tu",)
+    unit_names = ("tu",)
 
     def units_of(self, elements: Iterator[etree._Element]) -> Iterator[Unit]:
         """Each <tu> with the text of the <seg> in each of its <tuv>, one per language."""
@@ -104,7 +104,7 @@ class XliffSource(_XmlSource):
 
     endings = (".xliff", ".xlf", ".sdlxliff", ".mqxliff", ".mxliff", ".mxlf")
     kind: Literal["xliff"] = Field(description="source and target of an XLIFF file")
-    tags = ("trans-unit", "segment")
+    unit_names = ("trans-unit", "segment")
 
     def units_of(self, elements: Iterator[etree._Element]) -> Iterator[Unit]:
         """Source and target of each <trans-unit> of XLIFF 1.2, or of its segments, and of each <segment> of XLIFF 2.
