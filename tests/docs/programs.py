@@ -120,6 +120,9 @@ def write_text(folder: Path) -> None:
         records = [json.dumps({"translation": {"en": src, "de": tgt}}) for src, tgt in pairs]
         write_lines(folder / "my" / f"{split}.jsonl", records)
     train = _pairs()["train"]
+    french = [" ".join(words) for words in product(*(row.split(",") for row in _FRENCH))]
+    for language, lines in (("en", [src for src, _ in train]), ("fr", french[: len(train)])):
+        write_lines(folder / "my" / f"talks.{language}", lines)
     rows = [f"{number};{src};{tgt}" for number, (src, tgt) in enumerate(train)]
     write_lines(folder / "my" / "more.csv", ["id;English;German", *rows])
     variants = '<tuv xml:lang="en-US"><seg>{}</seg></tuv><tuv xml:lang="de-DE"><seg>{}</seg></tuv>'
@@ -161,6 +164,12 @@ def environment(*, programs: Path, downloads: Path, server: Path, cache: Path) -
     }
 
 
+_FRENCH = (
+    "Un homme,Une femme,Le garçon,La fille,Mon frère,Notre professeur",
+    "voit,peint,achète,trouve",
+    "la vieille,la petite,cette,une",
+    "maison,barque,voiture,table,fleur,porte",
+)
 _WORDS = (
     (
         "A man,A woman,The boy,The girl,My brother,Our teacher",
