@@ -122,7 +122,7 @@ def test_one_command_takes_the_files_of_several_directions(tmp_path: Path) -> No
     assert str(data.manifest.languages) == "en-de, en-fr"
     assert data.manifest.splits["train"].by_direction == [2 * 400 - 2 * 80, 400 - 80]  # sorted by direction
     for split in ("train", "valid"):
-        with pytest.raises(UsageError, match=f"--{split} is given 1 times, and there are 2") as caught:
+        with pytest.raises(UsageError, match=f"--{split} has 1 file, and there are en-de, en-fr") as caught:
             corpus_from_files(
                 {"train": ["a", "b"], split: ["a"]}, languages=["en-de", "en-fr"], name="x", overrides=settings
             )
@@ -217,6 +217,16 @@ def test_a_small_direction_and_one_without_validation_text_are_warned_of(
     assert "there is no validation text of en-fr" in caplog.text
     assert data.manifest.splits["valid"].by_direction == [30, 0]
     assert len(data.texts("valid")[0]) == len(data.split("valid")) == 30
+
+
+def test_a_table_without_names_is_not_read_alike_in_both_directions(tmp_path: Path) -> None:
+    (tmp_path / "news.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in NEWS))
+    source = "  - {kind: tsv, file: news.tsv, languages: {source: %s, target: %s}%s}\n"
+    text = "train:\n" + source % ("en", "de", "") + source % ("de", "en", "%s") + "tokenizer: {vocab_size: 500}\n"
+    error = refusal(lambda: run(corpus(tmp_path, text % ""), tmp_path / "data"))
+    assert (error.message[:44], error.where) == ("news.tsv is read alike for en-de and de-en: ", "news.tsv:1")
+    data = open_prepared(run(corpus(tmp_path, text % ", source: 2, target: 1"), tmp_path / "data").directory)
+    assert data.texts("valid")[0] == [*data.texts("valid")[1][40:], *data.texts("valid")[1][:40]]
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_whole_texts_are_encoded_with_known_characters(
 def test_what_the_vocabulary_has_stays(tmp_path: Path) -> None:
     text = ["می\u200cخواهم e\u0301te\u0301 a\u00a0b", "نمی\u200cدانم cafe\u0301 c\u00a0d"] * 50
     settings: dict[str, Any] = {"vocab_size": 330, "kind": "bpe", "character_coverage": 1.0, "output": tmp_path / "spm"}
-    train_tokenizer([line.encode() for line in text], **settings)
+    train_tokenizer([line.encode() for line in text], symbols=[], user_symbols=[], **settings)
     tokenizer = Tokenizer.load(tmp_path / "spm")
     assert [tokenizer.as_in_training(line) for line in text] == text
     assert tokenizer.as_in_training(" \u200c ") == ""

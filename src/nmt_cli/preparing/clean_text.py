@@ -96,6 +96,8 @@ def clean(
     train, directions = sources["train"], corpus.directions.pairs
     held_out = [text for split in corpus.held_out for text in read_held_out(sources[split], split, directions)]
     write_held_out(held_out, directory, directions)
+    if len(directions) > 1:
+        text_checks.check_not_read_alike(train, directions)
     all_chunks = read_chunks(train, limit=corpus.limit)
     first = next(all_chunks)
     beginning = first.chunk.first(_BEGINNING_PAIRS)

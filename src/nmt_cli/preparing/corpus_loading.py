@@ -59,9 +59,9 @@ def corpus_from_files(
             continue
         wanted = pairs if split == "train" else [pair for index, pair in enumerate(pairs) if pair not in pairs[:index]]
         if len(paths) != len(wanted):
-            codes = " ".join(f"-l {pair['source']}-{pair['target']}" for pair in wanted)
+            codes = ", ".join(f"{pair['source']}-{pair['target']}" for pair in wanted)
             each = "for each -l" if split == "train" else "for each direction"
-            message = f"--{split} is given {len(paths)} times, and there are {len(wanted)}: {codes}"
+            message = f"--{split} has {len(paths)} {'file' if len(paths) == 1 else 'files'}, and there are {codes}"
             hint = f"give --{split} once {each}, in the same order; a corpus file can have more files"
             raise UsageError(message, where=f"--{split}", hint=hint)
         values[split] = [

@@ -128,6 +128,26 @@ def check_no_pieces(sides: Iterable[TextSide]) -> None:
         )
 
 
+def check_not_read_alike(sources: Sequence[LocalSource], directions: Sequence[LanguagePair]) -> None:
+    """Raise DataError if two directions take the same column of a table for two languages."""
+    first_sides: dict[tuple[Path, str], tuple[str, LanguagePair]] = {}
+    counts = Counter(file for source in sources for _, file in source.inputs)
+    for source in sources:
+        (_, file), languages = source.inputs[0], directions[source.direction]
+        chunk = next(iter(source.read()), None) if counts[file] > 1 else None
+        if chunk is None or not len(chunk):
+            continue
+        for code, text in ((languages.source, chunk.src[0]), (languages.target, chunk.tgt[0])):
+            other_code, other = first_sides.setdefault((file, text), (code, languages))
+            if other_code != code:
+                raise DataError(
+                    f"{file.name} is read alike for {other} and {languages}: {make_printable(text)!r} is its first "
+                    f"{other_code} and its first {code}",
+                    where=chunk.where(0),
+                    hint="name its columns in a corpus file, source: 2 and target: 1 for example, or in its first line",
+                )
+
+
 def warnings_of_unusual_text(sides: Iterable[TextSide]) -> Iterator[str]:
     """Warnings of text that is not as people write it, or is in another language, each with what to do."""
     sides = [side for side in sides if len(side.lines) >= _MIN_LINES]
