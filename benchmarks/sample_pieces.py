@@ -32,7 +32,7 @@ def main() -> None:
     counts = data.manifest.splits["train"]
     alpha, limits = arguments.probability, {"batch_tokens": _BATCH_TOKENS, "max_positions": _MAX_POSITIONS}
     cost = measure_sampling_cost(data, alpha=alpha, seed=1, max_positions=_MAX_POSITIONS)
-    longest = expected_invariants(data.split("train"), cost=cost, **limits).max_tokens_in_sentence
+    longest = expected_invariants(data.split("train"), cost=cost, mixture=None, **limits).max_tokens_in_sentence
     with tempfile.TemporaryDirectory() as folder, largest(_megabytes, every_seconds=_WINDOW_SECONDS) as memory:
         pieces = SampledPieces(
             data, Path(folder), alpha=alpha, seed=1, max_tokens_in_sentence=longest, beat=lambda: None

@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from nmt_cli.dataset.data_manifest import Manifest, SplitCounts, TokenDtype, TokenizerRecord, Tokenizers
-from nmt_cli.dataset.plan_computation import EpochPlan, compute_plan
+from nmt_cli.dataset.plan_computation import EpochPlan, Mixture, compute_plan
 from nmt_cli.dataset.prepared_data import (
     SIDES,
     Array,
@@ -85,10 +85,24 @@ class Corpus:
         """The longer side of each pair."""
         return np.maximum(self.src, self.tgt)
 
-    def plan(self, *, batch_tokens: int, seed: int = 1, epoch: int = 0, max_positions: int = 1 << 20) -> EpochPlan:
+    def plan(
+        self,
+        *,
+        batch_tokens: int,
+        seed: int = 1,
+        epoch: int = 0,
+        max_positions: int = 1 << 20,
+        mixture: Mixture | None = None,
+    ) -> EpochPlan:
         """The plan of an epoch."""
         return compute_plan(
-            self.pairs, batch_tokens=batch_tokens, max_positions=max_positions, seed=seed, epoch=epoch, invariants=None
+            self.pairs,
+            batch_tokens=batch_tokens,
+            max_positions=max_positions,
+            seed=seed,
+            epoch=epoch,
+            invariants=None,
+            mixture=mixture,
         )
 
 

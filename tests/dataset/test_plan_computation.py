@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from itertools import combinations
+from itertools import combinations, pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt_cli.dataset import plan_computation
-from nmt_cli.dataset.plan_computation import EpochPlan, TokenBudgets, token_budgets
+from nmt_cli.dataset.plan_computation import EpochPlan, Mixture, TokenBudgets, pairs_in_epoch, token_budgets
 from nmt_cli.errors import DataError
 from tests.dataset.synthetic import CORPORA, LONGEST, Corpus, as_corpus, realistic
 
@@ -168,6 +169,59 @@ def test_pairs_in_an_update_are_those_of_the_class_with_most() -> None:
     of_short = [len(pairs) for pairs in map(plan.pairs_of_update, range(len(plan))) if corpus.sizes[pairs].max() <= 128]
     assert plan.invariants.pairs_in_update == pytest.approx(np.median(of_short), rel=0.01)
     assert as_corpus([(5, 5)] * 7).plan(batch_tokens=1000).invariants.pairs_in_update == 7
+
+
+SIZES_AND_TEMPERATURES = [
+    ([900, 90, 10], 1, [900, 90, 10]),
+    ([10_000, 1], 2, [9902, 99]),  # 100 : 1
+    ([700, 0, 300], 1e9, [500, 0, 500]),
+]
+
+
+@pytest.mark.parametrize(("sizes", "temperature", "expected"), SIZES_AND_TEMPERATURES)
+def test_pairs_of_an_epoch_are_in_proportion_to_roots_of_sizes(
+    sizes: list[int], temperature: float, expected: list[int]
+) -> None:
+    assert pairs_in_epoch(sizes, temperature=temperature) == expected
+
+
+@given(st.lists(CORPORA, min_size=2, max_size=4), BATCH_TOKENS, st.sampled_from([1.5, 5, 1e9]), SEEDS)
+def test_pairs_of_a_direction_come_equally_often_and_updates_keep_the_budgets_of_all_epochs(
+    directions: list[Corpus], batch_tokens: int, temperature: float, seed: int
+) -> None:
+    corpus = Corpus(*(np.concatenate([getattr(one, side) for one in directions]) for side in ("src", "tgt")))
+    mixture = Mixture([*map(len, directions)], temperature)
+    options: dict[str, Any] = {"batch_tokens": batch_tokens, "max_positions": 200, "seed": seed, "mixture": mixture}
+    bounds = np.cumsum([0, *mixture.sizes])
+    usable = [np.flatnonzero(corpus.sizes[start:stop] <= 200) + start for start, stop in pairwise(bounds.tolist())]
+    in_epoch = pairs_in_epoch([*map(len, usable)], temperature=temperature)
+    counts = np.zeros(len(corpus), dtype=np.int64)
+    plans = [corpus.plan(epoch=epoch, **options) for epoch in range(6)]
+    for plan in plans:
+        assert plan.invariants == plans[0].invariants
+        assert plan.longest_pairs.tolist() == plans[0].longest_pairs.tolist()
+        counts_in_epoch = np.bincount(np.concatenate([[], *pairs_of(plan)]).astype(np.int64), minlength=len(corpus))
+        for pairs, wanted in zip(usable, in_epoch, strict=True):
+            assert counts_in_epoch[pairs].sum() == wanted
+            assert not len(pairs) or np.ptp(counts_in_epoch[pairs]) <= 1
+        counts += counts_in_epoch
+        budgets = plan.invariants.budgets
+        for update in pairs_of(plan):
+            assert len(update) == 1 or corpus.src[update].sum() <= budgets.src
+            assert len(update) == 1 or corpus.tgt[update].sum() <= budgets.tgt
+        assert sum(len(set((corpus.sizes[update] > 128).tolist())) == 2 for update in pairs_of(plan)) <= 1
+    assert all(np.ptp(counts[pairs]) <= 1 for pairs in usable if len(pairs))  # they take turns
+    assert counts[corpus.sizes > 200].sum() == 0
+
+
+def test_updates_are_about_equally_full_at_any_temperature() -> None:
+    # The directions have sentences of other lengths, so the tokens of an epoch depend on the temperature.
+    large, small = realistic(20_000), Corpus(np.full(2000, 60, dtype=np.int64), np.full(2000, 90, dtype=np.int64))
+    corpus = Corpus(np.concatenate([large.src, small.src]), np.concatenate([large.tgt, small.tgt]))
+    mixture = Mixture([len(large), len(small)], 5)
+    plans = [corpus.plan(batch_tokens=25_000, epoch=epoch, mixture=mixture) for epoch in range(4)]
+    fills = [fullness(corpus, update, plan.invariants.budgets) for plan in plans for update in pairs_of(plan)]
+    assert min(fills) > 0.85
 
 
 def test_other_epochs_and_other_seeds_have_other_plans() -> None:

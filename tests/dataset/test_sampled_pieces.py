@@ -56,7 +56,7 @@ def prepared(folder: Path, *settings: str) -> PreparedData:
 
 def invariants_of(data: PreparedData, *, longest: int = 128, seed: int = 1) -> EpochInvariants:
     cost = measure_sampling_cost(data, alpha=0.3, seed=seed, max_positions=longest)
-    return expected_invariants(data.split("train"), batch_tokens=600, max_positions=longest, cost=cost)
+    return expected_invariants(data.split("train"), batch_tokens=600, max_positions=longest, cost=cost, mixture=None)
 
 
 def pieces_of(
@@ -254,7 +254,9 @@ def test_sampling_leaves_out_no_pair_and_makes_none_too_long(bpe: PreparedData, 
     sampled_size = np.maximum(sampled.src.lengths, sampled.tgt.lengths)
     assert (sampled_size[size <= limit] <= limit).all()
     assert sampled_size[size <= limit].max() == limit
-    plan = compute_plan(sampled, batch_tokens=600, max_positions=limit, seed=1, epoch=0, invariants=invariants)
+    plan = compute_plan(
+        sampled, batch_tokens=600, max_positions=limit, seed=1, epoch=0, invariants=invariants, mixture=None
+    )
     assert sorted(plan.pair_order.tolist()) == np.flatnonzero(size <= limit).tolist()
 
 
@@ -265,7 +267,9 @@ def test_the_budgets_follow_from_the_expected_lengths_so_both_sides_fill_in_all_
     for epoch in range(2):
         pairs = pieces.open(epoch)
         assert max(pairs.src.lengths.max(), pairs.tgt.lengths.max()) <= invariants.max_tokens_in_sentence
-        plan = compute_plan(pairs, batch_tokens=600, max_positions=128, seed=1, epoch=epoch, invariants=invariants)
+        plan = compute_plan(
+            pairs, batch_tokens=600, max_positions=128, seed=1, epoch=epoch, invariants=invariants, mixture=None
+        )
         updates = [pairs.rows(plan.pairs_of_update(index)) for index in range(len(plan))]
         totals = np.array([[rows["src_length"].sum(), rows["tgt_length"].sum()] for rows in updates])
         budgets = [invariants.budgets.src, invariants.budgets.tgt]

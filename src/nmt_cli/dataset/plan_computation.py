@@ -1,5 +1,6 @@
 """The plan of an epoch, which says which pairs make up each update: every pair once, shuffled, and cut into updates.
 
+With a temperature, pairs of large directions come in some epochs only, and those of small ones several times in each.
 A plan is a pure function of the lengths of the pairs, the recipe, the seed and the epoch. Each rank computes it.
 """
 
@@ -24,7 +25,7 @@ _MAX_RECUT_UPDATES = 9  # each update that is cut again is then 8/9 full or more
 _RATIO_MARGIN = 0.003  # by which the side with fewer tokens may exceed the data's ratio of the sides
 _UNFILLED_PAIRS = 1.5  # pairs that the average full update could still take
 _UNEVEN_GROWTH = 1.1  # sampling lengthens sentences unequally: the longest one may grow by this factor more
-_ORDER_PURPOSE = 1  # in the key of the generator: keeps the order of pairs apart from other uses of the seed
+_ORDER_PURPOSE, _TURNS_PURPOSE = 1, 4  # in keys of generators: keep these orders apart from other uses of the seed
 _CRC32_OF_ORDER = 3419719308  # of 1,000 numbers in their order
 
 
@@ -80,6 +81,24 @@ class EpochPlan:
         return int(np.diff(self.bounds)[self.update_order].argmax())
 
 
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """The pairs of each direction, which lie one direction after another, and the temperature that mixes them."""
+
+    sizes: Sequence[int]
+    temperature: float
+
+
+def pairs_in_epoch(sizes: Sequence[int], *, temperature: float) -> list[int]:
+    """How many pairs of each direction an epoch has: together as many as there are, in proportion to size^(1/T).
+
+    Arivazhagan et al. 2019, arXiv:1907.05019.
+    """
+    weights = np.array(sizes, dtype=np.float64) ** (1 / temperature)
+    ends = np.floor(sum(sizes) * np.cumsum(weights) / max(weights.sum(), 1) + 0.5)
+    return [int(number) for number in np.diff(ends, prepend=0)]
+
+
 def compute_plan(
     data: TokenPairs,
     *,
@@ -88,8 +107,9 @@ def compute_plan(
     seed: int,
     epoch: int,
     invariants: EpochInvariants | None,
+    mixture: Mixture | None,
 ) -> EpochPlan:
-    """The plan of an epoch: every pair that the model takes, once, in shuffled updates.
+    """The plan of an epoch: every pair that the model takes, in shuffled updates, once or as often as `mixture` says.
 
     Pairs with a long sentence come before all others, so at most one update has both: attention has fast kernels for
     short sentences. Section 5.1 of the paper sorts by length more finely. Both classes are shuffled. An update takes
@@ -98,12 +118,16 @@ def compute_plan(
     DataError if this numpy shuffles in another order than the versions before it.
     """
     _check_order()
-    pair_order, classes = _usable_pairs(data, max_positions=max_positions)
+    usable = _usable_pairs(data, max_positions=max_positions, mixture=mixture)
+    pair_order, num_long = usable.pairs, usable.num_long
     longest_pairs = _longest_pairs(pair_order, data, budget=batch_tokens)
-    invariants = invariants or _invariants_of(len(data), classes, batch_tokens=batch_tokens)
-    generator = _generator(seed, epoch)
-    for start, stop in pairwise(accumulate((one.num_pairs for one in classes), initial=0)):
-        generator.shuffle(pair_order[start:stop])
+    invariants = invariants or _invariants_of(usable, usable.classes, batch_tokens=batch_tokens)
+    if mixture is not None:
+        repeats = usable.repeats(seed=seed, epoch=epoch)
+        pair_order, num_long = np.repeat(pair_order, repeats), int(repeats[:num_long].sum())
+    generator = _generator(seed, epoch, purpose=_ORDER_PURPOSE)
+    for of_class in (pair_order[:num_long], pair_order[num_long:]):
+        generator.shuffle(of_class)
     starts = range(0, len(pair_order), _BLOCK_PAIRS)
     blocks_of_lengths = (data.lengths(pair_order[start : start + _BLOCK_PAIRS]) for start in starts)
     bounds = _cut(blocks_of_lengths, budgets=invariants.budgets)
@@ -113,18 +137,18 @@ def compute_plan(
 
 
 def expected_invariants(
-    data: TokenPairs, *, batch_tokens: int, max_positions: int, cost: SamplingCost
+    data: TokenPairs, *, batch_tokens: int, max_positions: int, cost: SamplingCost, mixture: Mixture | None
 ) -> EpochInvariants:
     """The invariants of epochs with sampled pieces, from the prepared pieces in `data` and their growth by sampling."""
-    _, classes = _usable_pairs(data, max_positions=max_positions)
+    usable = _usable_pairs(data, max_positions=max_positions, mixture=mixture)
     limit = min(max_positions, batch_tokens)
-    sampled = [length_class.after_sampling(cost, limit=limit) for length_class in classes]
-    return _invariants_of(len(data), sampled, batch_tokens=batch_tokens)
+    sampled = [length_class.after_sampling(cost, limit=limit) for length_class in usable.classes]
+    return _invariants_of(usable, sampled, batch_tokens=batch_tokens)
 
 
-def _generator(seed: int, epoch: int) -> np.random.Generator:
-    """The generator of an epoch's order."""
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, _ORDER_PURPOSE, epoch])))
+def _generator(seed: int, number: int, *, purpose: int) -> np.random.Generator:
+    """The generator of an epoch's order, or of the turns in a direction."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, purpose, number])))
 
 
 def _check_order() -> None:
@@ -132,7 +156,7 @@ def _check_order() -> None:
 
     numpy keeps the bits of its generators from version to version, but does not promise the same for `shuffle`.
     """
-    if crc32(_generator(1, 0).permutation(1000).astype("<u2").tobytes()) != _CRC32_OF_ORDER:
+    if crc32(_generator(1, 0, purpose=_ORDER_PURPOSE).permutation(1000).astype("<u2").tobytes()) != _CRC32_OF_ORDER:
         message = f"numpy {np.__version__} shuffles in another order: a run would repeat some pairs and skip others"
         raise DataError(message, hint="install the version of numpy that constraints.txt names")
 
@@ -170,6 +194,14 @@ class _LengthClass:
     tgt_tokens: int
     max_tokens_in_sentence: int
 
+    @classmethod
+    def mixed(cls, classes: Sequence[_LengthClass], copies: Sequence[float]) -> _LengthClass:
+        """One class of all directions, each of which comes as often as `copies` says, on average."""
+        sizes = [(one.num_pairs, one.src_tokens, one.tgt_tokens) for one in classes]
+        num_pairs, src_tokens, tgt_tokens = np.array(copies) @ np.array(sizes, dtype=np.float64)
+        longest = max(one.max_tokens_in_sentence for one in classes)
+        return cls(round(num_pairs), round(src_tokens), round(tgt_tokens), longest)
+
     def after_sampling(self, cost: SamplingCost, *, limit: int) -> _LengthClass:
         """The same pairs with the tokens that sampling makes of them; no sentence grows beyond `limit`."""
         src_tokens, tgt_tokens = round(self.src_tokens * cost.src_growth), round(self.tgt_tokens * cost.tgt_growth)
@@ -183,19 +215,62 @@ class _LengthClass:
         return math.ceil(self.num_pairs * min(1, *shares))
 
 
-def _invariants_of(num_pairs: int, classes: Sequence[_LengthClass], *, batch_tokens: int) -> EpochInvariants:
-    """The invariants of epochs of `num_pairs` pairs, of which the usable ones are in `classes`."""
-    num_usable = sum(length_class.num_pairs for length_class in classes)
+@dataclass(frozen=True, slots=True)
+class _UsablePairs:
+    """The pairs that the model takes, those with a long sentence first; each class lies direction by direction.
+
+    `by_direction` has the sizes of the two classes of each direction. `in_epoch` says how many pairs of each direction
+    an epoch has. `num_left_out` pairs are too long.
+    """
+
+    pairs: Array
+    by_direction: list[tuple[_LengthClass, _LengthClass]]
+    in_epoch: list[int]
+    num_left_out: int
+
+    @property
+    def num_long(self) -> int:
+        """The pairs with a long sentence."""
+        return sum(long_class.num_pairs for long_class, _ in self.by_direction)
+
+    @property
+    def classes(self) -> list[_LengthClass]:
+        """The sizes of the two classes in an epoch; the mean over epochs."""
+        sizes = [max(1, sum(one.num_pairs for one in classes)) for classes in self.by_direction]
+        copies = [number / size for number, size in zip(self.in_epoch, sizes, strict=True)]
+        return [_LengthClass.mixed(classes, copies) for classes in zip(*self.by_direction, strict=True)]
+
+    def repeats(self, *, seed: int, epoch: int) -> Array:
+        """How often an epoch has each pair, [n].
+
+        A direction gives whole copies of its pairs, and a remainder for which they take turns from epoch to epoch.
+        """
+        repeats = np.zeros(len(self.pairs), dtype=np.int64)
+        starts = [0, self.num_long]
+        for direction, (classes, wanted) in enumerate(zip(self.by_direction, self.in_epoch, strict=True)):
+            stops = [start + one.num_pairs for start, one in zip(starts, classes, strict=True)]
+            places = np.concatenate([np.arange(*bounds) for bounds in zip(starts, stops, strict=True)])
+            starts = stops
+            copies, remainder = divmod(wanted, max(len(places), 1))
+            repeats[places] = copies
+            places = places[np.argsort(self.pairs[places])]  # sampled pieces may move a pair to the other class
+            turns = _generator(seed, direction, purpose=_TURNS_PURPOSE).permutation(places)
+            repeats[turns[(epoch * remainder + np.arange(remainder)) % max(len(places), 1)]] += 1
+        return repeats
+
+
+def _invariants_of(usable: _UsablePairs, classes: Sequence[_LengthClass], *, batch_tokens: int) -> EpochInvariants:
+    """The invariants of epochs whose pairs are in `classes`."""
     max_tokens_in_sentence = max(length_class.max_tokens_in_sentence for length_class in classes)
     budgets = token_budgets(
         batch_tokens=batch_tokens,
-        num_pairs=num_usable,
+        num_pairs=sum(length_class.num_pairs for length_class in classes),
         src_tokens=sum(length_class.src_tokens for length_class in classes),
         tgt_tokens=sum(length_class.tgt_tokens for length_class in classes),
         max_tokens_in_sentence=max_tokens_in_sentence,
     )
     return EpochInvariants(
-        num_pairs_left_out=num_pairs - num_usable,
+        num_pairs_left_out=usable.num_left_out,
         budgets=budgets,
         pairs_in_update=max(length_class.pairs_in_update(budgets) for length_class in classes),
         max_tokens_in_sentence=max_tokens_in_sentence,
@@ -260,23 +335,35 @@ def _even_out_last_updates(bounds: Array, pair_order: Array, data: TokenPairs, *
     return bounds
 
 
-def _usable_pairs(data: TokenPairs, *, max_positions: int) -> tuple[Array, list[_LengthClass]]:
-    """The pairs that the model takes, those with a long sentence first, and the sizes of the two classes."""
+def _usable_pairs(data: TokenPairs, *, max_positions: int, mixture: Mixture | None) -> _UsablePairs:
+    """The pairs that the model takes."""
     pairs = mapped_array(len(data), largest=len(data))
     max_short = min(SHORT_SENTENCE_TOKENS, max_positions)
-    long_class = _collect_class(pairs, data, longer_than=SHORT_SENTENCE_TOKENS, up_to=max_positions)
-    short_class = _collect_class(pairs[long_class.num_pairs :], data, longer_than=0, up_to=max_short)
-    return pairs[: long_class.num_pairs + short_class.num_pairs], [long_class, short_class]
+    bounds = [*accumulate([len(data)] if mixture is None else mixture.sizes, initial=0)]
+    by_class, num_usable = list[list[_LengthClass]](), 0
+    for longer_than, up_to in ((SHORT_SENTENCE_TOKENS, max_positions), (0, max_short)):
+        by_class.append([])
+        for start, stop in pairwise(bounds):
+            found = _collect_class(pairs[num_usable:], data, start, stop, longer_than=longer_than, up_to=up_to)
+            by_class[-1].append(found)
+            num_usable += found.num_pairs
+    by_direction = [*zip(*by_class, strict=True)]
+    in_epoch = [sum(one.num_pairs for one in classes) for classes in by_direction]
+    if mixture is not None:
+        in_epoch = pairs_in_epoch(in_epoch, temperature=mixture.temperature)
+    return _UsablePairs(pairs[:num_usable], by_direction, in_epoch, num_left_out=len(data) - num_usable)
 
 
-def _collect_class(pairs: Array, data: TokenPairs, *, longer_than: int, up_to: int) -> _LengthClass:
-    """Write the pairs of a class to the beginning of `pairs`, and return the size of the class.
+def _collect_class(
+    pairs: Array, data: TokenPairs, first: int, end: int, *, longer_than: int, up_to: int
+) -> _LengthClass:
+    """Write the pairs of a class, of those from `first` to before `end`, to the beginning of `pairs`; return its size.
 
     The longer sentence of each pair has more than `longer_than` tokens, and at most `up_to`.
     """
     num_pairs, tokens, longest = 0, np.zeros(2, dtype=np.int64), 0
-    for start in range(0, len(data), _BLOCK_PAIRS):
-        stop = min(start + _BLOCK_PAIRS, len(data))
+    for start in range(first, end, _BLOCK_PAIRS):
+        stop = min(start + _BLOCK_PAIRS, end)
         lengths = [np.diff(side.offsets[start : stop + 1]) for side in (data.src, data.tgt)]
         longer = np.maximum(*lengths)
         chosen = np.flatnonzero((longer > longer_than) & (longer <= up_to))

@@ -120,6 +120,13 @@ class TrainingConfig(Section):
     max_tokens_per_device: PositiveInt | Literal["auto"] = Field(
         "auto", description="maximum of tokens per side on a device at once; accumulation follows; auto: what fits"
     )
+    temperature: float = Field(
+        1.0,
+        ge=1,
+        allow_inf_nan=False,
+        description="of several directions, each comes in proportion to its pairs to the power of 1 / temperature "
+        "(Arivazhagan et al. 2019): 1: by size; 5: small ones nearly as often as large ones",
+    )
     sum_gradients_in: Literal["fp32", "bf16"] = Field(
         "fp32", description="how gradients travel between devices; bf16 halves the traffic, and rounds"
     )

@@ -19,7 +19,7 @@ from nmt_cli.dataset.micro_batches import (
     first_rows_that_fit,
     micro_batch_shape,
 )
-from nmt_cli.dataset.plan_computation import EpochInvariants, EpochPlan, compute_plan, expected_invariants
+from nmt_cli.dataset.plan_computation import EpochInvariants, EpochPlan, Mixture, compute_plan, expected_invariants
 from nmt_cli.dataset.prepared_data import PreparedData, Rows, count_tokens
 from nmt_cli.dataset.sampled_pieces import BLOCK_PAIRS, SAMPLED, SampledPieces, measure_sampling_cost
 from nmt_cli.errors import DataError, RecipeError
@@ -46,6 +46,23 @@ class PlannedUpdate:
     slots: int
 
 
+def mixture_of(data: PreparedData, recipe: Recipe) -> Mixture | None:
+    """How an epoch mixes the directions of the data; None if it has every pair once.
+
+    RecipeError if the recipe has a temperature, and the data a single direction.
+    """
+    sizes, temperature = data.manifest.splits["train"].by_direction, recipe.training.temperature
+    if temperature == 1:
+        return None
+    if sizes is None:
+        raise RecipeError(
+            f"training.temperature is {temperature:g}, but the data has one direction",
+            where=str(data.directory),
+            hint="--set training.temperature=1",
+        )
+    return Mixture(sizes, temperature)
+
+
 class DataOrder:
     """The updates of a training in turn. Its position is (epoch, index in the epoch's plan), both from 0.
 
@@ -65,6 +82,7 @@ class DataOrder:
     ) -> None:
         self._data, self._training, self._run_directory, self._beat = data, recipe.training, run_directory, beat
         self._pairs, self._alpha = data.split("train"), recipe.tokenizer.alpha
+        self._mixture = mixture_of(data, recipe)
         self._word_links = WordLinks(data) if recipe.training.guided_alignment else None
         self._invariants: EpochInvariants | None = None  # known from the first plan on
         self._sampled: SampledPieces | None = None
@@ -91,6 +109,7 @@ class DataOrder:
                 seed=self._training.seed,
                 epoch=self.epoch,
                 invariants=self._invariants,
+                mixture=self._mixture,
             )
             if self._invariants is None:
                 self._check(plan.invariants)
@@ -197,7 +216,11 @@ class DataOrder:
         batch_tokens, max_positions, seed = self._training.batch_tokens, self._max_positions, self._training.seed
         cost = measure_sampling_cost(self._data, alpha=alpha, seed=seed, max_positions=max_positions)
         self._invariants = expected_invariants(
-            self._pairs, batch_tokens=batch_tokens, max_positions=max_positions, cost=cost
+            self._pairs,
+            batch_tokens=batch_tokens,
+            max_positions=max_positions,
+            cost=cost,
+            mixture=self._mixture,
         )
         self._check(self._invariants)
         return SampledPieces(

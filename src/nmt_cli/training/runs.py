@@ -259,6 +259,8 @@ def _fixed_settings(recipe: Recipe) -> _Settings:
         may_change.append(("training", "updates"))  # the rate does not depend on the length
     if not recipe.training.guided_alignment:
         may_change.append(("training", "guided_alignment"))  # checkpoints from before this setting stay valid
+    if recipe.training.temperature == 1:
+        may_change.append(("training", "temperature"))  # the same
     return {
         path: value
         for path, value in settings.items()

@@ -15,6 +15,7 @@ import torch
 from nmt_cli.artifacts.checkpoints import best_first
 from nmt_cli.artifacts.run import InitialModel, Run, open_run
 from nmt_cli.dataset.data_manifest import Manifest
+from nmt_cli.dataset.plan_computation import pairs_in_epoch
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.dataset.sampled_pieces import SamplingCost, check_sampling, measure_sampling_cost
 from nmt_cli.devices import choose_device, choose_precision
@@ -24,6 +25,7 @@ from nmt_cli.recipe.key_paths import KeyPath
 from nmt_cli.recipe.loading import ResolvedRecipe
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.recipe.yaml_files import dump_annotated
+from nmt_cli.training.data_order import mixture_of
 from nmt_cli.training.guided_alignment import check_alignments
 from nmt_cli.training.micro_batch_size import estimate_device_needs
 from nmt_cli.training.ranks.launcher import launch
@@ -110,6 +112,7 @@ def train_run(
     check_run_path(directory)
     check_sampling(data, recipe.tokenizer)
     check_alignments(data, recipe)
+    mixture_of(data, recipe)
     ranks, stop = join_ranks(device), StopSignal(comes_twice=is_under_torchrun())
     with (
         locked_run(directory) if ranks.is_first else nullcontext(),
@@ -231,6 +234,7 @@ def _describe_epoch(recipe: Recipe, data: PreparedData) -> Iterator[str]:
     counts = data.manifest.splits["train"]
     check_sampling(data, recipe.tokenizer)
     check_alignments(data, recipe)
+    mixture = mixture_of(data, recipe)
     cost, alpha = SamplingCost(src_growth=1, tgt_growth=1, bytes_per_pair=0), recipe.tokenizer.alpha
     if alpha is not None:
         seed, max_positions = recipe.training.seed, recipe.model.max_positions
@@ -240,6 +244,12 @@ def _describe_epoch(recipe: Recipe, data: PreparedData) -> Iterator[str]:
     updates = max(1, round(max(tokens) / recipe.training.batch_tokens))
     epochs = recipe.training.updates / updates
     yield f"epoch: about {updates:,} updates of {counts.pairs:,} pairs; {epochs:.1f} epochs"
+    if counts.by_direction is not None:
+        sizes, directions = counts.by_direction, data.manifest.languages.pairs
+        numbers = sizes if mixture is None else pairs_in_epoch(sizes, temperature=mixture.temperature)
+        of_all = "" if mixture is None else f" by temperature {mixture.temperature:g}"
+        shares = [f"{pair} {number:,}" for pair, number in zip(directions, numbers, strict=True)]
+        yield f"pairs of each direction in an epoch{of_all}: {', '.join(shares)}"
     if alpha is not None:
         megabytes = cost.bytes_per_pair * counts.pairs / 1e6
         yield (
