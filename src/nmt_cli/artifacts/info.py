@@ -18,6 +18,7 @@ from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import Run, command_to_continue, model_of_run
 from nmt_cli.errors import ModelError
 from nmt_cli.files import bytes_in
+from nmt_cli.recipe.directions import Directions
 from nmt_cli.templates.charts import thin
 
 _CURVE_COLUMNS = 50  # of the training loss; a column has up to four points
@@ -103,7 +104,7 @@ def next_command(run: dict[str, Any]) -> str:
     if not run["finished"]:
         return command_to_continue(run["command"])
     if run["current_model"]:
-        return f"nmt decode -m {shlex.quote(run['current_model'])} < input.txt > output.txt"
+        return Directions.model_validate(run["languages"]).decode_command(run["current_model"])
     return f"nmt average {shlex.quote(run['path'])}"
 
 

@@ -102,10 +102,10 @@ def _average_checkpoints(run: Run, checkpoints: Sequence[Checkpoint], output: Pa
     )
     origin = "1 checkpoint" if len(checkpoints) == 1 else f"the average of {len(checkpoints)} checkpoints"
     logger.info("%s: %s", model, origin)
-    command = f"nmt decode -m {shlex.quote(str(model))} < input.txt > output.txt"
+    command = run.record.languages.decode_command(str(model))
     is_own = model.resolve() == (run.directory / "averaged").resolve()
     if losses is not None and losses.is_worse:
-        command = _warn_of_worse_average(model, is_own=is_own, single=single)
+        command = _warn_of_worse_average(run, model, is_own=is_own, single=single)
     elif is_own and current_model(run.directory) == str(single):
         message = "decode and serve take %s, because the average is of earlier updates; -m %s names it"
         logger.warning(message, single, shlex.quote(str(model)))
@@ -135,7 +135,7 @@ def _validation_losses(run: Run, weights: Mapping[str, Tensor], *, single: Path)
     return losses
 
 
-def _warn_of_worse_average(average: Path, *, is_own: bool, single: Path) -> str:
+def _warn_of_worse_average(run: Run, average: Path, *, is_own: bool, single: Path) -> str:
     """Warn that the average is worse than the best single model; returns the command for the better one."""
     from nmt_cli.artifacts.directory_kinds import kind_of
 
@@ -143,7 +143,7 @@ def _warn_of_worse_average(average: Path, *, is_own: bool, single: Path) -> str:
         who_takes = "decode and serve take" if is_own else "take"
         message = "the average is worse than %s, so %s the latter; -m %s names the average"
         logger.warning(message, single, who_takes, shlex.quote(str(average)))
-        return f"nmt decode -m {shlex.quote(str(single))} < input.txt > output.txt"
+        return run.record.languages.decode_command(str(single))
     logger.warning("the average is worse than the checkpoint %s: make a model of it alone", single.name)
     return f"nmt average {shlex.quote(str(single))}"
 
@@ -151,6 +151,7 @@ def _warn_of_worse_average(average: Path, *, is_own: bool, single: Path) -> str:
 def _average_models(paths: Sequence[Path], output: Path | None, *, overwrite: bool) -> None:
     """Write the average of model directories."""
     from nmt_cli.artifacts.average import write_average_of_models
+    from nmt_cli.artifacts.model_directory import load_saved_config
 
     arguments = " ".join(shlex.quote(str(path)) for path in paths)
     if len(paths) < 2:
@@ -161,7 +162,7 @@ def _average_models(paths: Sequence[Path], output: Path | None, *, overwrite: bo
         raise UsageError("an average of models needs a folder of its own", where="--output", hint=hint)
     write_average_of_models(paths, output=output, overwrite=overwrite, command=["nmt", *sys.argv[1:]])
     logger.info("%s: the average of %d models; measure it: nmt score", output, len(paths))
-    logger.info("next: nmt decode -m %s < input.txt > output.txt", shlex.quote(str(output)))
+    logger.info("next: %s", load_saved_config(output).languages.decode_command(str(output)))
 
 
 def _open_checkpoints(paths: Sequence[Path]) -> tuple[Run, list[Checkpoint]]:

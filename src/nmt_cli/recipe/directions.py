@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -150,6 +151,13 @@ class Directions(Section):
         on_source = [source, target] if self.target_symbol_on == "source" else [source]
         on_target = [] if self.target_symbol_on == "source" else [target]
         return Direction(pair, tuple(filter(None, on_source)), tuple(filter(None, on_target)))
+
+    def decode_command(self, model: str) -> str:
+        """The command that translates a file with a model of these directions: into the first language of several."""
+        pair = self.offered[0]
+        source = f" --from {pair.source}" if self.source_symbols else ""
+        target = f" --to {pair.target}" if self.has_symbols else ""
+        return f"nmt decode -m {shlex.quote(model)}{source}{target} < input.txt > output.txt"
 
 
 def _matched(wanted: str, codes: Sequence[str], *, setting: str, does: str) -> str:

@@ -174,7 +174,7 @@ def _next_command(run: Run) -> str:
     After fine-tuning the best checkpoint is a matter of few updates, and the newest checkpoints are worse.
     """
     directory, (by, number) = shlex.quote(str(run.directory)), run.recipe.averaging.choice
-    decode = f"nmt decode -m {directory} < input.txt > output.txt"
+    decode = run.record.languages.decode_command(str(run.directory))
     if run.record.init_from is not None:
         return decode
     checkpoints = [checkpoint for checkpoint in run.checkpoints() if checkpoint.update > 0]
