@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 import numpy as np
 from hypothesis import strategies as st
@@ -20,10 +21,13 @@ from nmt_cli.dataset.prepared_data import (
     TokenizedSide,
     TokenPairs,
     TokenWriter,
+    held_out_files,
     open_prepared,
 )
 from nmt_cli.recipe.directions import Directions
-from nmt_cli.tokenization.tokenizer import EOS
+from nmt_cli.recipe.schema import LanguagePair
+from nmt_cli.tokenization.sentencepiece_model import CONTROL, Piece, read_pieces, with_pieces
+from nmt_cli.tokenization.tokenizer import EOS, Tokenizer
 
 _TOKENIZER = b"no model"
 LONGEST = 300
@@ -55,6 +59,68 @@ def write_prepared(directory: Path, *, num_pairs: int = 500) -> PreparedData:
         corpus={},
         files={path.name: path.stat().st_size for path in sorted(directory.glob("train.*"))},
     )
+    (directory / "manifest.json").write_text(manifest.model_dump_json(), encoding="utf-8")
+    return open_prepared(directory)
+
+
+def in_two_directions(
+    data: PreparedData, directory: Path, *, num_back: int, symbol_on: Literal["source", "target"] = "source"
+) -> PreparedData:
+    """The data with a shared vocabulary in two directions: all of it in its own, and the first pairs backwards.
+
+    Of the validation text, all is there in both. With `symbol_on="target"` each side begins with its own symbol.
+    """
+    directory.mkdir(parents=True)
+    (pair,) = data.manifest.languages.pairs
+    symbols = {code: f"<2{code}>" for code in (pair.source, pair.target)}
+    model = data.source_tokenizer_file.read_bytes()
+    pieces = [*read_pieces(model), *(Piece(symbol, 0.0, CONTROL) for symbol in symbols.values())]
+    model = with_pieces(model, pieces, has_bytes=True)
+    ids = dict(zip(symbols, Tokenizer(model).symbol_ids([*symbols.values()]), strict=True))
+    for side in SIDES:
+        (directory / f"{side}.spm").write_bytes(model)
+    splits = {}
+    for split, counts in data.manifest.splits.items():
+        forwards = data.split(split)
+        rows = {side: sentences(tokens) for side, tokens in zip(SIDES, (forwards.src, forwards.tgt), strict=True)}
+        sizes = [counts.pairs, num_back if split == "train" else counts.pairs]
+        here, there = (
+            [pair.source] * sizes[0] + [pair.target] * sizes[1],
+            [pair.target] * sizes[0] + [pair.source] * sizes[1],
+        )
+        sources = [row[:-1] for row in [*rows["source"], *rows["target"][: sizes[1]]]]
+        targets = [row[:-1] for row in [*rows["target"], *rows["source"][: sizes[1]]]]
+        on_source = there if symbol_on == "source" else here
+        sources = [[ids[code], *row] for code, row in zip(on_source, sources, strict=True)]
+        if symbol_on == "target":
+            targets = [[ids[code], *row] for code, row in zip(there, targets, strict=True)]
+        tokens = {}
+        for side, of_side in zip(SIDES, (sources, targets), strict=True):
+            with TokenWriter(directory, split=split, side=side, dtype=data.manifest.dtype) as writer:
+                append_rows(writer, of_side)
+            tokens[f"{side}_tokens"] = writer.tokens
+        splits[split] = SplitCounts(pairs=sum(sizes), by_direction=sizes, **tokens)
+    pairs = [pair, LanguagePair(source=pair.target, target=pair.source)]
+    if "valid" in splits:
+        for names, texts in zip(
+            held_out_files("valid", pairs), (data.texts("valid"), data.texts("valid")[::-1]), strict=True
+        ):
+            for name, lines in zip(names, texts, strict=True):
+                (directory / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    record = TokenizerRecord(vocab_size=len(pieces), fingerprint=sha256(model).hexdigest())
+    changes = {
+        "languages": Directions(
+            pairs=pairs,
+            target_symbols=symbols,
+            target_symbol_on=symbol_on,
+            source_symbols=symbols if symbol_on == "target" else {},
+        ),
+        "tokenizers": Tokenizers(source=record, target=record),
+        "splits": splits,
+        "fingerprint": sha256(f"{data.manifest.fingerprint} {num_back}".encode()).hexdigest(),
+        "files": {path.name: path.stat().st_size for path in sorted(directory.glob("*.ids"))},
+    }
+    manifest = data.manifest.model_copy(update=changes)
     (directory / "manifest.json").write_text(manifest.model_dump_json(), encoding="utf-8")
     return open_prepared(directory)
 

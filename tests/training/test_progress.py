@@ -9,7 +9,7 @@ import pty
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -23,7 +23,7 @@ from nmt_cli.training.checkpointer import CheckpointFolder
 from nmt_cli.training.reporting.reporter import LiveView, Reporter
 from nmt_cli.training.reporting.training_metrics import Stopwatch, TrainingStatus, UpdateMetrics, UpdateSums
 from nmt_cli.training.update import Updater
-from nmt_cli.training.validation import Validation, Validator
+from nmt_cli.training.validation import DirectionScores, Validation, Validator
 from tests.forks import Forked
 from tests.training.test_training_metrics import FakeClock
 from tests.training.tiny import arguments_of, checkpoints, events, stopped_after, train
@@ -131,7 +131,21 @@ def test_a_validation_is_told_with_all_that_it_measured(tmp_path: Path, caplog: 
         "update   800  validation loss 2.1000  perplexity 4.953  in 0.0 s",
     ]
     written = json.loads(file.read_text().splitlines()[1])
-    assert written == {"event": "validation", "update": 800, **asdict(second), "samples": []}
+    del (expected := asdict(second))["by_direction"]
+    assert written == {"event": "validation", "update": 800, **expected, "samples": []}
+
+
+def test_the_worst_directions_of_a_validation_come_first(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    scores = {f"en-x{number}": DirectionScores(loss=3.0 - number, bleu=10.0 * number) for number in (2, 1, 3)}
+    without = {name: replace(one, bleu=None) for name, one in scores.items()}
+    with Reporter(tmp_path / "metrics.jsonl", updates=10) as reporter:
+        reporter.report_validation(5, Validation(2.0, 1.5, 4.4817, 20.0, "sig", 1.0, (), scores), is_best=False)
+        reporter.report_validation(6, Validation(2.0, 1.5, 4.4817, None, None, 1.0, (), without), is_best=False)
+    assert caplog.messages[0].endswith("BLEU 20.00  (en-x1 10.00, en-x2 20.00, en-x3 30.00)  in 1.0 s")
+    assert caplog.messages[1].endswith("perplexity 4.482  (en-x1 2.0000, en-x2 1.0000, en-x3 0.0000)  in 1.0 s")
+    first = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])
+    assert first["by_direction"]["en-x2"] == {"loss": 1.0, "bleu": 20.0}
 
 
 def test_the_keys_of_metrics_jsonl_are_those_that_are_promised(prepared: PreparedData, tmp_path: Path) -> None:

@@ -352,7 +352,7 @@ def test_memory_that_another_process_takes_is_an_error_too(
     def without_memory(*arguments: object, **options: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried 2.60 GiB.\nMore")
 
-    monkeypatch.setattr(validation_module, "_mean_losses", without_memory)
+    monkeypatch.setattr(validation_module, "_losses_per_token", without_memory)
     with pytest.raises(DeviceError) as caught:
         train(prepared, tmp_path / "run", *SHORT)
     assert caught.value.message == "the training needs more memory than there is"

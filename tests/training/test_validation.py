@@ -19,6 +19,7 @@ from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.decoding.search.hypotheses import SourceSentence
 from nmt_cli.decoding.search.searcher import Searcher
 from nmt_cli.model.transformer import Transformer
+from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.scoring.metrics import ScoreReport, bleu
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from nmt_cli.training import validation as module
@@ -26,8 +27,9 @@ from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.stop_signal import StopAsked
 from nmt_cli.training.update import Updater
 from nmt_cli.training.validation import Validation, Validator
+from tests.dataset.synthetic import in_two_directions
 from tests.training.feeding import Feed, feed
-from tests.training.tiny import events
+from tests.training.tiny import events, parallel_text, prepare_tiny
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 ALONE = Ranks(0, 1, CPU)
@@ -96,12 +98,16 @@ class RankInThread(Ranks):
         return parts
 
 
-def test_two_ranks_share_a_validation_and_find_what_one_finds(prepared: PreparedData) -> None:
+@pytest.mark.parametrize("num_directions", [1, 2])
+def test_two_ranks_share_a_validation_and_find_what_one_finds(
+    prepared: PreparedData, tmp_path: Path, num_directions: int
+) -> None:
+    data = prepared if num_directions == 1 else in_two_directions(prepared, tmp_path / "data", num_back=100)
     settings = ("decoding.max_extra_tokens=8", "decoding.batch_tokens=256", "validation.max_sentences=null")
     parts, meeting = [None, None], Barrier(2)
     validators = []
     for ranks in (ALONE, *(RankInThread(rank, 2, CPU, parts=parts, meeting=meeting) for rank in (0, 1))):
-        given = feed(prepared, *settings)
+        given = feed(data, *settings)
         updater = given.updater("fp32")
         take(given, updater, 3)
         validators.append(Validator(given.recipe, given.data, updater, given.order, ranks=ranks))
@@ -154,21 +160,20 @@ def test_bleu_counts_the_tokens_of_the_target_language(
 ) -> None:
     given, updater = training
     validator = Validator(given.recipe, given.data, updater, given.order, ranks=ALONE)
-    validator._target_language = language
+    (part,) = validator._held_out
+    validator._held_out = [replace(part, languages=LanguagePair(source="en", target=language))]
     found = validator.measure(max_sentences=None, beat=lambda: None)
     assert f"|tok:{tokens}|" in (found.signature or "")
 
 
-def test_white_space_in_validation_text_is_that_of_training_text(
-    training: tuple[Feed, Updater], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given, updater = training
-    arguments = (given.recipe, given.data, updater, given.order)
-    tidy = Validator(*arguments, ranks=ALONE)
-    sources, references = given.data.texts("valid")
-    odd = [f" {source}\t".replace(" ", "  ") for source in sources]
-    monkeypatch.setattr(PreparedData, "texts", lambda data, name: (odd, references))
-    assert Validator(*arguments, ranks=ALONE)._sources == tidy._sources
+def test_white_space_in_validation_text_is_that_of_training_text(tmp_path: Path) -> None:
+    pairs = parallel_text(120, seed=3)
+    odd = [(f" {source}\t".replace(" ", "  "), target) for source, target in pairs[:20]]
+    found = []
+    for name, valid in (("tidy", pairs[:20]), ("odd", odd)):
+        given = feed(prepare_tiny(tmp_path, train=pairs[20:], valid=valid, name=name))
+        found.append(Validator(given.recipe, given.data, given.updater("fp32"), given.order, ranks=ALONE)._sources)
+    assert found[0] == found[1]
 
 
 def test_samples_are_the_translations_of_the_same_sentences_from_short_to_long(

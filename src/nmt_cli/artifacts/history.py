@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from nmt_cli.artifacts.model_directory import ValidationResult
+from nmt_cli.artifacts.model_directory import DirectionResult, ValidationResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,10 @@ class TrainingPoint:
 
 @dataclass(frozen=True, slots=True)
 class ValidationPoint:
-    """A validation: its figures, and its samples as dictionaries of `source`, `reference` and `translation`."""
+    """A validation: its figures, and its samples as dictionaries of `source`, `reference` and `translation`.
+
+    With several directions, a sample also has its `direction`.
+    """
 
     at: Elapsed
     measured: ValidationResult
@@ -117,6 +120,11 @@ class History:
             perplexity=_number(event, "perplexity"),
             bleu=_number(event, "bleu"),
             signature=signature if isinstance(signature, str) else None,
+            by_direction={
+                name: DirectionResult(loss=value, bleu=_number(scores, "bleu"))
+                for name, scores in (event.get("by_direction") or {}).items()
+                if (value := _number(scores, "loss")) is not None
+            },
         )
         self.validations.append(ValidationPoint(Elapsed(update, self.seconds), measured, _samples(event)))
 
@@ -185,5 +193,5 @@ def _number(event: Mapping[str, Any], key: str) -> float | None:
 
 def _samples(event: Mapping[str, Any]) -> list[dict[str, str]]:
     """The samples of a validation, if any were made."""
-    keys = ("source", "reference", "translation")
-    return [{key: str(sample[key]) for key in keys} for sample in event.get("samples") or []]
+    keys = ("source", "reference", "translation", "direction")
+    return [{key: str(sample[key]) for key in keys if key in sample} for sample in event.get("samples") or []]

@@ -19,6 +19,9 @@ from nmt_cli.templates.render import render
 def render_card(run: Run, *, config: SavedModelConfig, num_parameters: int, commands: Sequence[Sequence[str]]) -> str:
     """The card of a model that was made of `run`; `commands` made the model, each as a list of arguments."""
     summary = run.record.data_summary
+    splits = summary.get("splits") or {}
+    numbers = splits.get("train", {}).get("by_direction") or []
+    sizes = [f"{pair} {number:,}" for pair, number in zip(config.languages.pairs, numbers, strict=bool(numbers))]
     body = render(
         "model_card.md",
         run=run,
@@ -26,7 +29,9 @@ def render_card(run: Run, *, config: SavedModelConfig, num_parameters: int, comm
         num_parameters=num_parameters,
         commands=[shlex.join(command) for command in commands],
         corpus=_corpus(summary),
-        splits=summary.get("splits") or {},
+        splits=splits,
+        sizes=sizes,
+        directions=config.validation[-1].by_direction if config.validation else {},
         files=[entry for entry in summary.get("inputs", []) if entry.get("sha256")],
         scores=[result.bleu for result in config.validation if result.bleu is not None],
         signatures=sorted({result.signature for result in config.validation if result.signature}),

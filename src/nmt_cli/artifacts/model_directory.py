@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import AliasChoices, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from nmt_cli import __version__, files
 from nmt_cli.artifacts.directory_kinds import check_is_model, kind_of
@@ -50,14 +50,27 @@ class Vocabulary(Section):
     eos: Literal[3] = Field(3, description="what ends the source and the target")
 
 
+class DirectionResult(Section):
+    """The results of one of several directions in a validation."""
+
+    loss: float
+    bleu: float | None = None
+
+
 class ValidationResult(Section):
-    """The results of one validation in training."""
+    """The results of one validation in training; of several directions, the means."""
 
     update: NonNegativeInt
     loss: float = Field(description="smoothed, nats per target token")
     perplexity: float | None = None
     bleu: float | None = None
     signature: str | None = Field(None, description="sacreBLEU's")
+    by_direction: dict[str, DirectionResult] = Field({}, description="such as en-de; empty: there is one direction")
+
+    @model_serializer(mode="wrap")
+    def _leave_out_one_direction(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = serialize(self)
+        return {key: value for key, value in values.items() if key != "by_direction" or value}
 
 
 class AverageLosses(Section):

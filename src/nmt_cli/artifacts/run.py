@@ -79,8 +79,8 @@ class RunRecord(_Fields):
         splits = self.data_summary.get("splits")
         if self.init_from is not None or splits is None:
             return None
-        num_pairs = splits["train"]["pairs"]
-        return few_pairs_warning(self.corpus, num_pairs=num_pairs, pair=self.languages.pairs[0])
+        num_pairs, pairs = splits["train"]["pairs"], self.languages.pairs
+        return few_pairs_warning(self.corpus, num_pairs=num_pairs, pair=pairs[0] if len(pairs) == 1 else None)
 
 
 @dataclass(frozen=True, slots=True)

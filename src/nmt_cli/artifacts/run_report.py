@@ -18,6 +18,7 @@ from nmt_cli import __version__
 from nmt_cli.artifacts.checkpoints import best_first
 from nmt_cli.artifacts.history import Elapsed, History, Point, ValidationPoint, mean_history
 from nmt_cli.artifacts.info import describe_run, next_command
+from nmt_cli.artifacts.model_directory import DirectionResult
 from nmt_cli.artifacts.run import Run
 from nmt_cli.console import duration_text, size_text, time_text
 from nmt_cli.errors import UsageError
@@ -138,6 +139,8 @@ def render_report(runs: Sequence[Run], *, command: str, now: datetime) -> Report
         signatures=sorted(_signatures(reported)),
         samples=list(_samples(reported)),
         without_samples=[run.label for run in reported if not any(point.samples for point in run.history.validations)],
+        directions=_direction_rows(reported),
+        direction_groups=[("", 1), *((run.label, 2) for run in reported)] if len(reported) > 1 else [],
         different_settings=different,
         common_settings=common,
         groups=[(system.label, 2) for system in systems],  # over two columns: loss and BLEU
@@ -394,7 +397,9 @@ def _validation_rows(systems: Sequence[ReportedSystem]) -> list[tuple[int, list[
 def _samples(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
     """Each sample with its reference, and some of each run's translations over time."""
     languages_of = {
-        (sample["source"], sample["reference"]): shown.facts["languages"]
+        (sample["source"], sample["reference"]): next(
+            pair for pair in shown.run.record.languages.pairs if sample.get("direction") in (None, str(pair))
+        )
         for shown in reported
         for point in [point for point in shown.history.validations if point.samples][-1:]
         for sample in point.samples
@@ -407,6 +412,13 @@ def _samples(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
             for updates, translation in _translations_over_time(shown.history, source, reference, max_rows=rows_per_run)
         ]
         yield {"source": source, "reference": reference, "languages": languages, "rows": rows}
+
+
+def _direction_rows(reported: Sequence[ReportedRun]) -> list[tuple[str, list[DirectionResult | None]]]:
+    """The directions of the runs, and what each run had at its best validation; empty if there is one."""
+    best = [_best(shown, shown.run.recipe.validation.metric) for shown in reported]
+    results = [{} if point is None else point.measured.by_direction for point in best]
+    return [(name, [of_run.get(name) for of_run in results]) for name in dict.fromkeys(chain(*results))]
 
 
 def _translations_over_time(history: History, source: str, reference: str, *, max_rows: int) -> list[tuple[str, str]]:

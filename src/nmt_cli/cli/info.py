@@ -132,6 +132,7 @@ def _model_facts(model: dict[str, Any], *, name: str) -> Facts:
         )
     for validation in model["validation"]:
         yield "validation", _validation_text(validation)
+        yield from _direction_facts(validation)
     for signature in sorted({validation["signature"] for validation in model["validation"]} - {None, ""}):
         yield "signature", signature
     if model["imported_from"]:
@@ -139,7 +140,7 @@ def _model_facts(model: dict[str, Any], *, name: str) -> Facts:
     if model["license"]:
         yield "licence", model["license"]
     yield "search", f"beam {recipe['decoding']['beam']}, length penalty {recipe['decoding']['length_penalty']}"
-    yield _damage_fact(model) or ("use", f"nmt decode -m {shlex.quote(name)} < input.txt > output.txt")
+    yield _damage_fact(model) or ("use", Directions.model_validate(model["languages"]).decode_command(name))
 
 
 def _run_facts(run: dict[str, Any]) -> Facts:
@@ -166,6 +167,7 @@ def _run_facts(run: dict[str, Any]) -> Facts:
         yield "validation", f"last: {_validation_text(run['last_validation'])}"
     if run["best_validation"]:
         yield "", f"best by {run['metric']}: {_validation_text(run['best_validation'])}"
+        yield from _direction_facts(run["best_validation"])
     checkpoints = run["checkpoints"]
     newest = f", the newest at update {checkpoints[-1]['update']:,}" if checkpoints else ""
     yield "checkpoints", f"{len(checkpoints)}{newest}"
@@ -193,6 +195,9 @@ def _data_facts(data: dict[str, Any]) -> Facts:
     for name, counts in data["splits"].items():
         source, target = (counts[f"{side}_tokens"] - counts["pairs"] for side in ("source", "target"))  # without ends
         yield name, f"{counts['pairs']:,} pairs, {source:,} and {target:,} pieces"
+        if sizes := counts.get("by_direction"):
+            pairs = Directions.model_validate(data["languages"]).pairs
+            yield "", "pairs: " + ", ".join(f"{pair} {size:,}" for pair, size in zip(pairs, sizes, strict=True))
         for unit in ("words", "pieces") if data["lengths"] else ():
             source, target = (data["lengths"][name][side][unit] for side in ("source", "target"))
             yield (
@@ -251,8 +256,18 @@ def _architecture_text(model: dict[str, Any]) -> str:
 
 
 def _validation_text(validation: dict[str, Any]) -> str:
-    bleu = f", BLEU {validation['bleu']:.2f}" if validation["bleu"] is not None else ""
-    return f"update {validation['update']:,}: loss {validation['loss']:.4f}{bleu}"
+    return f"update {validation['update']:,}: {_figures_text(validation)}"
+
+
+def _figures_text(scores: dict[str, Any]) -> str:
+    bleu = "" if scores["bleu"] is None else f", BLEU {scores['bleu']:.2f}"
+    return f"loss {scores['loss']:.4f}{bleu}"
+
+
+def _direction_facts(validation: dict[str, Any]) -> Facts:
+    """A line for each direction, if there are several."""
+    for direction, scores in validation.get("by_direction", {}).items():
+        yield "", f"{direction}: {_figures_text(scores)}"
 
 
 def _languages_text(description: dict[str, Any]) -> str:

@@ -197,7 +197,9 @@ class ValidationConfig(Section):
     every: PositiveInt = Field(1500, description="updates between validations")
     metric: Literal["loss", "bleu"] = Field("bleu", description="metric of the best checkpoints and of patience")
     bleu: bool = Field(True, description="translate the validation set and score it with sacreBLEU")
-    max_sentences: PositiveInt | None = Field(None, description="sentences to translate, from the first on; null: all")
+    max_sentences: PositiveInt | None = Field(
+        None, description="sentences of each direction to translate, from the first on; null: all"
+    )
 
     @model_validator(mode="after")
     def _metric_is_measured(self) -> ValidationConfig:

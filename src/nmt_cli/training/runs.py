@@ -300,10 +300,12 @@ def _trained_lines(data: PreparedData, initial: InitialModel | None, *, max_posi
     Pairs that the model cannot take do not count. None if nothing is known about the one or the other.
     """
     pairs, counts = data.split("train"), np.zeros(max_positions, dtype=np.int64)
+    languages = data.manifest.languages  # each of its directions has the same number of symbols
+    num_symbols = len(languages.direction(languages.pairs[0]).source_symbols) + 1  # and EOS
     for start in range(0, len(pairs), _BLOCK_PAIRS):
         stop = min(start + _BLOCK_PAIRS, len(pairs)) + 1
         source, target = (np.diff(side.read_offsets(start, stop)) for side in (pairs.src, pairs.tgt))
-        taken = source[np.maximum(source, target) <= max_positions] - 1
+        taken = source[np.maximum(source, target) <= max_positions] - num_symbols
         counts += np.bincount(taken, minlength=max_positions)
     share = data.manifest.several_sentences
     if share is None or not counts[1:].any():

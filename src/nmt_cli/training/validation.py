@@ -1,4 +1,4 @@
-"""Loss, perplexity and BLEU on the validation set."""
+"""Loss, perplexity and BLEU on the validation set: of each direction, and their means over the directions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import math
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,11 +27,11 @@ from nmt_cli.dataset.batches import make_batch
 from nmt_cli.dataset.prepared_data import Array, PreparedData, TokenPairs, open_prepared
 from nmt_cli.decoding.batching import Batches, plan_batches
 from nmt_cli.decoding.search.cuda import searcher_for
-from nmt_cli.decoding.search.hypotheses import EMPTY_HYPOTHESIS, SourceSentence
+from nmt_cli.decoding.search.hypotheses import EMPTY_HYPOTHESIS, SourceSentence, SymbolIds
 from nmt_cli.devices import multiply_float32_fast
 from nmt_cli.errors import DataError
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.recipe.schema import Recipe
+from nmt_cli.recipe.schema import LanguagePair, Recipe
 from nmt_cli.scoring.forced_decoding import perplexity
 from nmt_cli.scoring.metrics import ScoreReport, bleu
 from nmt_cli.tokenization.tokenizer import Tokenizer
@@ -52,11 +53,23 @@ _MIN_FREE_SHARE = 1 / 8  # of a GPU's memory: if less is free, a validation give
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A sentence of the validation set with its reference, and its translation in training."""
+    """A sentence of the validation set with its reference, and its translation in training.
+
+    `direction` is None if there is only one.
+    """
 
     source: str
     reference: str
     translation: str
+    direction: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DirectionScores:
+    """The measurements of one of several directions."""
+
+    loss: float
+    bleu: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +77,8 @@ class Validation:
     """The measurements of a validation. Losses are nats per target token, EOS included.
 
     `bleu` is None if the recipe does not ask for it. `samples` are a few translations, of the same sentences in each
-    validation of a run.
+    validation of a run. If there are several directions, `by_direction` has their measurements, such as those of en-de,
+    and all others are means over the directions.
     """
 
     loss: float
@@ -74,6 +88,7 @@ class Validation:
     signature: str | None
     seconds: float
     samples: tuple[Sample, ...]
+    by_direction: Mapping[str, DirectionScores] = field(default_factory=dict)
 
     def is_better_than(self, other: float | None, *, metric: Metric) -> bool:
         """True if this is better by `metric`, or if there is nothing to compare with."""
@@ -98,73 +113,90 @@ class Validator:
     def __init__(self, recipe: Recipe, data: PreparedData, updater: Updater, order: DataOrder, *, ranks: Ranks) -> None:
         self._recipe, self._updater, self._order, self._ranks = recipe, updater, order, ranks
         device = self._device = ranks.device
-        self._target_language = data.manifest.languages.pairs[0].target
         self._translating_model = _translating_model(recipe, data, updater, device=device)
         self._searcher = searcher_for([self._translating_model], device=device)
-        self._pairs = data.split("valid")
-        self._usable = _usable_pairs(data, max_positions=recipe.model.max_positions)
+        self._pairs, self._held_out = data.split("valid"), _held_out(data, max_positions=recipe.model.max_positions)
+        self._has_directions = len(data.manifest.languages.pairs) > 1
         self._tokenizer = Tokenizer.load(data.target_tokenizer_file)
         self._source_texts, self._references = data.texts("valid")
-        source_tokenizer = Tokenizer.load(data.source_tokenizer_file)
-        self._sources = source_tokenizer.encode_raw(self._source_texts)
+        self._sources = _source_sentences(data, self._held_out, max_positions=recipe.model.max_positions)
+        measured = [text.languages for text in self._held_out]
+        if missing := [str(pair) for pair in data.manifest.languages.pairs if pair not in measured]:
+            logger.warning("there is no validation text of %s: no figure is of it", ", ".join(missing))
 
     def measure(self, *, max_sentences: int | None, beat: Callable[[], None]) -> Validation:
-        """Validate the current weights, or their average, on the first `max_sentences` pairs.
+        """Validate the current weights, or their average, on the first `max_sentences` pairs of each direction.
 
-        With None, the loss is of all pairs, and BLEU is of the first `validation.max_sentences`.
+        With None, the loss is of all pairs, and BLEU is of the first `validation.max_sentences` of each direction.
         `beat` is called after each batch. If it raises StopAsked on a rank, the validation ends with that on all ranks.
         """
         start = time.perf_counter()
         limit = max_sentences or self._recipe.validation.max_sentences
         with self._updater.evaluated():
-            loss, nll = self._measure_losses(beat, usable=self._usable[:max_sentences])
+            losses = self._measure_losses(beat, max_sentences=max_sentences)
+            loss, nll = _mean([smoothed for smoothed, _ in losses]), _mean([nll for _, nll in losses])
             is_scored = self._recipe.validation.bleu and math.isfinite(loss)
-            score = self._measure_bleu(beat, limit=limit) if is_scored else None
-        report, samples = (None, ()) if score is None else score
+            reports, samples = self._measure_bleu(beat, limit=limit) if is_scored else ([], [])
+        scores: Sequence[float | None] = [report.value for report in reports] or [None] * len(losses)
         return Validation(
             loss,
             nll,
             perplexity(nll),
-            bleu=None if report is None else report.value,
-            signature=None if report is None else report.signature,
+            bleu=_mean([report.value for report in reports]) if reports else None,
+            signature=", ".join(dict.fromkeys(report.signature for report in reports)) or None,
             seconds=time.perf_counter() - start,
-            samples=samples,
+            samples=tuple(samples),
+            by_direction={
+                str(text.languages): DirectionScores(smoothed, score)
+                for text, (smoothed, _), score in zip(self._held_out, losses, scores, strict=True)
+                if self._has_directions
+            },
         )
 
-    def _measure_losses(self, beat: Callable[[], None], *, usable: Array) -> tuple[float, float]:
-        """The smoothed loss and the NLL per target token of the usable pairs."""
-        batches = _batches_by_length(usable, self._pairs.tgt.lengths, max_tokens=self._order.max_tokens)
+    def _measure_losses(self, beat: Callable[[], None], *, max_sentences: int | None) -> list[tuple[float, float]]:
+        """The smoothed loss and the NLL per target token of each direction."""
         smoothing = self._recipe.training.label_smoothing
 
-        def share(numbers: range) -> list[tuple[float, float]]:
-            own = [batches[number] for number in numbers]
-            return _losses(self._updater.model, self._pairs, own, smoothing=smoothing, device=self._device, beat=beat)
+        def losses_of(batches: Sequence[Array]) -> list[tuple[float, float]]:
+            def share(numbers: range) -> list[tuple[float, float]]:
+                own, model = [batches[number] for number in numbers], self._updater.model
+                return _losses(model, self._pairs, own, smoothing=smoothing, device=self._device, beat=beat)
 
-        return _mean_losses(self._shared(share, count=len(batches)), self._pairs, usable)
+            return self._shared(share, count=len(batches))
 
-    def _measure_bleu(self, beat: Callable[[], None], *, limit: int | None) -> tuple[ScoreReport, tuple[Sample, ...]]:
-        longest = self._recipe.model.max_positions - 1
-        sources = [source[:longest] for source in self._sources[:limit]]
-        translations = self._tokenizer.decode(self._search(sources, beat))
-        report = bleu(translations, self._references[:limit], target_language=self._target_language)
-        samples = tuple(
-            Sample(self._source_texts[index], self._references[index], translations[index])
-            for index in _spread_by_length([len(source) for source in sources])
-        )
-        return report, samples
+        usable = [text.usable[:max_sentences] for text in self._held_out]
+        return _losses_per_token(usable, self._pairs, max_tokens=self._order.max_tokens, losses_of=losses_of)
 
-    def _search(self, sources: Sequence[Sequence[int]], beat: Callable[[], None]) -> list[list[int]]:
+    def _measure_bleu(self, beat: Callable[[], None], *, limit: int | None) -> tuple[list[ScoreReport], list[Sample]]:
+        """BLEU of each direction, by the tokens of its target language, and samples of all of them."""
+        scored = [text.pairs[:limit] for text in self._held_out]
+        indices = [*chain(*scored)]
+        found = self._tokenizer.decode(self._search([self._sources[index] for index in indices], beat))
+        translations = dict(zip(indices, found, strict=True))
+        reports, samples = list[ScoreReport](), list[Sample]()
+        for text, own in zip(self._held_out, scored, strict=True):
+            references = [self._references[index] for index in own]
+            own_translations = [translations[index] for index in own]
+            reports.append(bleu(own_translations, references, target_language=text.languages.target))
+            direction = str(text.languages) if self._has_directions else None
+            lengths, number = [len(self._sources[index].ids) for index in own], _NUM_SAMPLES // len(scored) or 1
+            for place in _spread_by_length(lengths, number=number):
+                texts = self._source_texts[own[place]], references[place], own_translations[place]
+                samples.append(Sample(*texts, direction))
+        return reports, samples
+
+    def _search(self, sources: Sequence[SourceSentence], beat: Callable[[], None]) -> list[list[int]]:
         """The ids of the best hypothesis for each source."""
         config = self._recipe.decoding
         if self._device.type == "cuda":
             config = config.model_copy(update={"batch_tokens": _GPU_BATCH_FACTOR * config.batch_tokens})
-        batches = plan_batches([len(source) for source in sources], max_tokens=config.batch_tokens // config.beam)
+        batches = plan_batches([len(source.ids) for source in sources], max_tokens=config.batch_tokens // config.beam)
         device_batches, search = Batches(self._device), partial(self._searcher.search, config=config, nbest=1)
 
         def share(numbers: range) -> list[list[list[int]]]:
             found = []
             for number in numbers:
-                batch = [SourceSentence(sources[index], key=str(index)) for index in batches[number]]
+                batch = [sources[index] for index in batches[number]]
                 lengths = [source.length for source in batch]
                 hypotheses = device_batches.map(search, batch, lengths, config=config, empty=[EMPTY_HYPOTHESIS])
                 found.append([best.ids for (best,) in hypotheses])
@@ -209,30 +241,60 @@ def measure_average(run: Run, weights: Mapping[str, Tensor], *, single: Path) ->
         raise DataError(f"{data.directory} holds other data than the run's", where=str(data.directory), hint=hint)
     model = uninitialized_model(run.recipe.model, source_vocab=record.source_vocab, target_vocab=record.target_vocab)
     multiply_float32_fast(device)
-    pairs, usable = data.split("valid"), _usable_pairs(data, max_positions=run.recipe.model.max_positions)
-    batches = _batches_by_length(usable, pairs.tgt.lengths, max_tokens=_MEAN_BATCH_TOKENS)
-    smoothing = run.recipe.training.label_smoothing
+    pairs, texts = data.split("valid"), _held_out(data, max_positions=run.recipe.model.max_positions)
+    smoothing, usable = run.recipe.training.label_smoothing, [text.usable for text in texts]
 
     def loss_of(values: Mapping[str, Tensor]) -> float:
         load_weights(model, values, where=str(single), hint=DAMAGED_HINT)
-        losses = _losses(model, pairs, batches, smoothing=smoothing, device=device, beat=lambda: None)
-        return _mean_losses(losses, pairs, usable)[0]
+        losses_of = partial(_losses, model, pairs, smoothing=smoothing, device=device, beat=lambda: None)
+        losses = _losses_per_token(usable, pairs, max_tokens=_MEAN_BATCH_TOKENS, losses_of=losses_of)
+        return _mean([smoothed for smoothed, _ in losses])
 
     return AverageLosses(loss=loss_of(weights), single_loss=loss_of(read_tensors(single / WEIGHTS, hint=DAMAGED_HINT)))
 
 
-def _usable_pairs(data: PreparedData, *, max_positions: int) -> Array:
-    """The validation pairs that the model takes; DataError if there is none."""
-    pairs = data.split("valid")
+@dataclass(frozen=True, slots=True)
+class _HeldOut:
+    """The validation text of a direction: the indices of its pairs, and of those that the model takes."""
+
+    languages: LanguagePair
+    pairs: range
+    usable: Array
+
+
+def _held_out(data: PreparedData, *, max_positions: int) -> list[_HeldOut]:
+    """The validation text of each direction that has pairs which the model takes; DataError if none has."""
+    pairs, manifest = data.split("valid"), data.manifest
     lengths = np.maximum(pairs.src.lengths, pairs.tgt.lengths)
-    usable = np.flatnonzero(lengths <= max_positions)
-    if not len(usable):
+    texts = [
+        _HeldOut(languages, own, own.start + np.flatnonzero(lengths[own.start : own.stop] <= max_positions))
+        for languages, own in zip(manifest.languages.pairs, manifest.splits["valid"].ranges, strict=True)
+    ]
+    texts = [text for text in texts if len(text.usable)]
+    if not texts:
         raise DataError(
             f"no validation pair is left: all {len(pairs):,} are longer than model.max_positions, {max_positions}",
             where=str(data.directory),
             hint=f"--set model.max_positions={lengths.max()}, or prepare with shorter validation text",
         )
-    return usable
+    return texts
+
+
+def _source_sentences(
+    data: PreparedData, texts: Sequence[_HeldOut], *, max_positions: int
+) -> dict[int, SourceSentence]:
+    """The sources of the validation set by the indices of their pairs, cut to what the model takes."""
+    sources, languages = data.split("valid").src, data.manifest.languages
+    source_tokenizer, target_tokenizer = map(Tokenizer.load, (data.source_tokenizer_file, data.target_tokenizer_file))
+    symbol_ids, sentences = {*source_tokenizer.symbol_ids(source_tokenizer.symbols)}, dict[int, SourceSentence]()
+    for text in texts:
+        target = target_tokenizer.symbol_ids(languages.direction(text.languages).target_symbols)
+        for index in text.pairs:
+            ids = sources.ids(index, index + 1)[:-1].tolist()  # without EOS
+            source = tuple(takewhile(symbol_ids.__contains__, ids))
+            pieces = ids[len(source) : max_positions - 1]
+            sentences[index] = SourceSentence(pieces, key=str(index), symbols=SymbolIds(source, target))
+    return sentences
 
 
 @torch.no_grad()
@@ -255,11 +317,29 @@ def _losses(
     return [(smoothed, nll) for smoothed, nll in torch.stack(sums).tolist()] if sums else []
 
 
-def _mean_losses(losses: Sequence[tuple[float, float]], pairs: TokenPairs, usable: Array) -> tuple[float, float]:
-    """The smoothed loss and the NLL per target token, from the sums of all batches."""
-    num_tokens = int(pairs.tgt.lengths[usable].sum())
-    smoothed, nll = (sum(sums) / num_tokens for sums in zip(*losses, strict=True))
-    return smoothed, nll
+def _losses_per_token(
+    usable: Sequence[Array],
+    pairs: TokenPairs,
+    *,
+    max_tokens: int,
+    losses_of: Callable[[Sequence[Array]], list[tuple[float, float]]],
+) -> list[tuple[float, float]]:
+    """The smoothed loss and the NLL per target token of the pairs of each direction.
+
+    `losses_of` finds the sums of batches, of about `max_tokens` tokens.
+    """
+    lengths = pairs.tgt.lengths
+    batches = [_batches_by_length(own, lengths, max_tokens=max_tokens) for own in usable]
+    sums, means = iter(losses_of([*chain(*batches)])), []
+    for own, of_direction in zip(usable, batches, strict=True):
+        losses, num_tokens = [*islice(sums, len(of_direction))], int(lengths[own].sum())
+        smoothed, nll = (sum(values) / num_tokens for values in zip(*losses, strict=True))
+        means.append((smoothed, nll))
+    return means
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _translating_model(recipe: Recipe, data: PreparedData, updater: Updater, *, device: torch.device) -> Transformer:
@@ -273,10 +353,10 @@ def _translating_model(recipe: Recipe, data: PreparedData, updater: Updater, *, 
     return copy.eval()
 
 
-def _spread_by_length(lengths: Sequence[int]) -> list[int]:
-    """The indices of a few sentences, from short to long: the middle of each fifth, in the order of length."""
+def _spread_by_length(lengths: Sequence[int], *, number: int) -> list[int]:
+    """The indices of a few sentences, from short to long: the middle of each of `number` parts, in order of length."""
     ordered = sorted(range(len(lengths)), key=lambda index: (lengths[index], index))
-    middles = [len(ordered) * (2 * part + 1) // (2 * _NUM_SAMPLES) for part in range(_NUM_SAMPLES)]
+    middles = [len(ordered) * (2 * part + 1) // (2 * number) for part in range(number)]
     return list(dict.fromkeys(ordered[middle] for middle in middles))
 
 

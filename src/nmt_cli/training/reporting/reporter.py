@@ -42,6 +42,7 @@ TENSORBOARD_FOLDER = "tensorboard"
 logger = logging.getLogger(__name__)
 _MAX_SILENT_SECONDS = 30.0  # in a log
 _MAX_NAMED_PAIRS = 5
+_MAX_NAMED_DIRECTIONS = 6
 
 
 class Reporter:
@@ -129,11 +130,16 @@ class Reporter:
 
     def report_validation(self, update: int, measured: Validation, *, is_best: bool) -> None:
         """Report a validation after `update`."""
-        self.write_event("validation", update=update, **asdict(measured))
+        values = asdict(measured)
+        if not measured.by_direction:  # there is one direction
+            del values["by_direction"]
+            for sample in values["samples"]:
+                del sample["direction"]
+        self.write_event("validation", update=update, **values)
         score = "" if measured.bleu is None else f"  BLEU {measured.bleu:.2f}"
         self.print_line(
             f"{self._name_of(update)}  validation loss {measured.loss:.4f}  perplexity {measured.perplexity:.3f}{score}"
-            f"  in {measured.seconds:.1f} s{'  best so far' if is_best else ''}"
+            f"{_directions_text(measured)}  in {measured.seconds:.1f} s{'  best so far' if is_best else ''}"
         )
         if is_best and self._view is not None:
             self._view.keep_best(score.strip() or f"loss {measured.loss:.4f}")
@@ -189,6 +195,17 @@ class Reporter:
             return ""
         seconds = (self._clock() - self._started) / done * (self._updates - update)
         return f"{console.duration_text(seconds)} left"
+
+
+def _directions_text(measured: Validation) -> str:
+    """The figure of each direction, or of the worst ones: BLEU or, if it was not measured, the loss."""
+    scores = measured.by_direction.items()
+    if measured.bleu is None:
+        texts = [f"{name} {score.loss:.4f}" for name, score in sorted(scores, key=lambda item: -item[1].loss)]
+    else:
+        texts = [f"{name} {score.bleu:.2f}" for name, score in sorted(scores, key=lambda item: item[1].bleu or 0.0)]
+    more = ", ..." if len(texts) > _MAX_NAMED_DIRECTIONS else ""
+    return f"  ({', '.join(texts[:_MAX_NAMED_DIRECTIONS])}{more})" if texts else ""
 
 
 def check_tensorboard() -> None:
