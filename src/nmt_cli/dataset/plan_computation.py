@@ -245,18 +245,20 @@ class _UsablePairs:
 
         A direction gives whole copies of its pairs, and a remainder for which they take turns from epoch to epoch.
         """
-        repeats = np.zeros(len(self.pairs), dtype=np.int64)
+        repeats = np.zeros(int(self.pairs.max(initial=0)) + 1, dtype=np.uint32)  # by pair
         starts = [0, self.num_long]
         for direction, (classes, wanted) in enumerate(zip(self.by_direction, self.in_epoch, strict=True)):
             stops = [start + one.num_pairs for start, one in zip(starts, classes, strict=True)]
-            places = np.concatenate([np.arange(*bounds) for bounds in zip(starts, stops, strict=True)])
+            own = np.concatenate([self.pairs[start:stop] for start, stop in zip(starts, stops, strict=True)])
             starts = stops
-            copies, remainder = divmod(wanted, max(len(places), 1))
-            repeats[places] = copies
-            places = places[np.argsort(self.pairs[places])]  # sampled pieces may move a pair to the other class
-            turns = _generator(seed, direction, purpose=_TURNS_PURPOSE).permutation(places)
-            repeats[turns[(epoch * remainder + np.arange(remainder)) % max(len(places), 1)]] += 1
-        return repeats
+            copies, remainder = divmod(wanted, max(len(own), 1))
+            repeats[own] = copies
+            own.sort()  # sampled pieces may move a pair to the other class
+            _generator(seed, direction, purpose=_TURNS_PURPOSE).shuffle(own)
+            first = epoch * remainder % max(len(own), 1)
+            repeats[own[first : first + remainder]] += 1
+            repeats[own[: max(first + remainder - len(own), 0)]] += 1
+        return repeats[self.pairs]
 
 
 def _invariants_of(usable: _UsablePairs, classes: Sequence[_LengthClass], *, batch_tokens: int) -> EpochInvariants:
