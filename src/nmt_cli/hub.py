@@ -22,6 +22,7 @@ _NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w.-]+))?", re
 # /+ because Path shortens // to /.
 _ADDRESS = re.compile(r"^(?:https?:/+)?(?:www\.)?(?:huggingface\.co|hf\.co)/+")
 WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")  # of a model on the hub; nmt reads the first that is there
+INDEX_ENDING = ".index.json"  # after such a name: the list of the files over which the weights are spread
 _OUR_FOLDERS = ("runs", "data", "models")  # nmt and its documents write there, so runs/x is a path
 
 

@@ -141,7 +141,8 @@ def script_of(code: str) -> str:
     except ValueError:
         return "Latn"
     usual_script = _USUAL_SCRIPTS.get(short_code(code))
-    return language.script or usual_script or language.maximize().script or "Latn"
+    script = language.script or usual_script or language.maximize().script or "Latn"
+    return "Kore" if script == "Hang" else script  # Korean with and without Han characters
 
 
 def letters_of(script: str) -> str:

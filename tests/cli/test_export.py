@@ -126,7 +126,9 @@ def test_what_is_no_model_is_named(tmp_path: Path, nmt: Shell) -> None:
     assert (done.code, done.stderr[-1]) == (5, f"fix:   nmt import {tmp_path}/opus -o models/opus")
     done = nmt("import", str(tmp_path / "folder"), "-o", str(tmp_path / "m"))
     assert done.code == 5
-    assert done.stderr[0] == f"error: {tmp_path}/folder is no Marian model: it has neither config.json nor a .npz file"
+    assert (
+        done.stderr[0] == f"error: {tmp_path}/folder is no model to import: it has neither config.json nor a .npz file"
+    )
 
 
 def test_info_says_that_a_model_was_imported(tmp_path: Path, nmt: Shell) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli.interchange.importing import import_marian
+from nmt_cli.interchange.importing import import_model
 from tests.docs.pages import ROOT
 from tests.docs.programs import environment, write_downloads, write_programs, write_text
 from tests.forks import Forked
@@ -63,7 +63,7 @@ class Workshop:
         if not (cache / "models" / NAME).exists():
             write_opus(self.folder / NAME)
             model = cache / "models" / NAME
-            import_marian(self.folder / NAME, model, languages=None, imported_from=f"{NAME}@{COMMIT}", overwrite=False)
+            import_model(self.folder / NAME, model, languages=None, imported_from=f"{NAME}@{COMMIT}", overwrite=False)
 
     def _demo(self, name: str, *, updates: int) -> Path:
         """A folder with prepared data, a run and an averaged model of the demo, made once."""

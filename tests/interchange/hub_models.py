@@ -1,4 +1,4 @@
-"""Marian models on a local hub in the layout of OPUS-MT's repositories, and `nmt` as a process that uses the hub."""
+"""Models on a local hub in the layout of OPUS-MT's and NLLB's repositories, and `nmt` as a process that uses it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ import torch
 from nmt_cli.artifacts.weights import read_tensors
 from tests.forks import Forked, run_forked
 from tests.hub import Hub
-from tests.interchange.builders import SHAPE, write_marian
+from tests.interchange.builders import SHAPE, write_m2m100, write_marian
 
 NAME = "Helsinki-NLP/opus-mt-en-de"
+NLLB = "facebook/nllb-200-distilled-600M"
 # Keys that OPUS-MT's repositories have beside those that are read, some of them of versions of transformers long ago.
 _OLD_KEYS: dict[str, Any] = {
     "_name_or_path": "/tmp/Helsinki-NLP/opus-mt-en-de",
@@ -75,8 +76,10 @@ def write_opus(folder: Path) -> Any:
 
 
 def write_hub(folder: Path) -> None:
-    """Write the files of a hub with the model NAME and a BERT."""
+    """Write the files of a hub with the model NAME, an NLLB in several files and a BERT."""
     write_opus(folder / NAME)
+    write_m2m100(folder / NLLB, is_nllb=True, max_shard_size="100KB")
+    (folder / NLLB / "README.md").write_text("---\nlicense: cc-by-nc-4.0\n---\n\n# NLLB-200\n", encoding="utf-8")
     (folder / "google" / "bert").mkdir(parents=True)
     (folder / "google" / "bert" / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
 

@@ -16,7 +16,7 @@ import torch
 from nmt_cli.hub import HubName, hub_name
 from tests.hub import COMMIT, Hub, serve
 from tests.interchange.builders import edit_json, english, write_marian
-from tests.interchange.hub_models import NAME, Machine, write_hub
+from tests.interchange.hub_models import NAME, NLLB, Machine, write_hub
 from tests.interchange.test_importing import Malicious
 from tests.serving.servers import Server
 from tests.training.tiny import parallel_text
@@ -107,6 +107,20 @@ def test_info_tells_where_a_model_of_the_hub_lies_its_commit_and_its_licence(rea
     error, _, fix = ready.refusal("info", "Helsinki-NLP/opus-mt-en-fr")
     assert error.startswith("there is no Helsinki-NLP/opus-mt-en-fr here, and no model of that name of the hub")
     assert fix == "check the path; nmt decode -m Helsinki-NLP/opus-mt-en-fr downloads a model of the hub"
+
+
+def test_nllb_comes_in_several_files_with_its_licence(machine: Machine, hub: Hub) -> None:
+    done = machine.nmt("import", NLLB, "-o", "nllb")
+    assert done.returncode == 0, done.stderr
+    shards = [file.name for file in (hub.folder / NLLB).glob("*.safetensors")]
+    assert len(shards) > 1
+    assert all(f"{NLLB}: downloading {name} from {hub.endpoint}\n" in done.stderr for name in shards)
+    assert "warning: licence cc-by-nc-4.0: for non-commercial use only\n" in done.stderr
+    told = machine.nmt("info", "nllb").stdout
+    assert "targets      deu_Latn, eng_Latn, fra_Latn, zho_Hans, zho_Hant\n" in told
+    assert "licence      cc-by-nc-4.0: for non-commercial use only\n" in told
+    done = machine.nmt("decode", "-m", "nllb", "--to", "zh-TW", "--from", "en", text="a\n")
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 1), done.stderr
 
 
 def test_every_command_takes_a_name_on_the_hub(ready: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,8 +227,8 @@ def test_a_damaged_model_in_the_cache_is_imported_again(machine: Machine) -> Non
     [
         (
             "google/bert",
-            "google/bert on the hub is a model of type 'bert', and nmt reads Marian models",
-            "choose a Marian model, such as OPUS-MT's: HUB/models?other=marian",
+            "google/bert on the hub is a model of type 'bert', and nmt reads Marian, M2M-100 and dense NLLB-200 models",
+            "take one of Helsinki-NLP (OPUS-MT), facebook/m2m100_418M or facebook/nllb-200-distilled-600M",
         ),
         (
             "no/such",
@@ -233,7 +247,7 @@ def test_a_damaged_model_in_the_cache_is_imported_again(machine: Machine) -> Non
         ),
     ],
 )
-def test_names_that_stand_for_no_marian_model_are_refused(machine: Machine, name: str, message: str, hint: str) -> None:
+def test_names_that_stand_for_no_model_are_refused(machine: Machine, name: str, message: str, hint: str) -> None:
     error, _, fix = machine.refusal("decode", "-m", name)
     assert (error, fix) == (message, hint.replace("HUB", machine.hub.endpoint))
 

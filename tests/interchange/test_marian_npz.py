@@ -13,7 +13,7 @@ import yaml
 
 from nmt_cli.api import Translator
 from nmt_cli.errors import ModelError, UsageError
-from nmt_cli.interchange.importing import ImportedModel, import_marian
+from nmt_cli.interchange.importing import ImportedModel, import_model
 from nmt_cli.interchange.marian_npz import SETTINGS, find_npz, read_npz
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.sentencepiece_model import NORMAL, Piece, read_pieces, with_pieces
@@ -134,7 +134,7 @@ def write_model(
 
 def imported(path: Path, output: Path) -> ImportedModel:
     pair = LanguagePair(source="en", target="de")
-    return import_marian(path, output, languages=pair, imported_from=None, overwrite=False)
+    return import_model(path, output, languages=pair, imported_from=None, overwrite=False)
 
 
 def refusal(path: Path) -> ModelError:
@@ -281,7 +281,7 @@ def test_without_an_output_bias_no_row_that_marian_lacks_can_be_predicted(folder
 def test_vocabularies_are_found_and_named(folder: Path, tmp_path: Path) -> None:
     file = write_model(folder)
     with pytest.raises(UsageError, match=r"the languages of .* are not known"):
-        import_marian(file, tmp_path / "out", languages=None, imported_from=None, overwrite=False)
+        import_model(file, tmp_path / "out", languages=None, imported_from=None, overwrite=False)
     (folder / "decoder.yml").write_text("vocabs: [gone.yml, gone.yml]\n", encoding="utf-8")
     assert refusal(file).message == "there is no vocabulary gone.yml"
     (folder / "decoder.yml").unlink()

@@ -42,7 +42,7 @@ def test_rows_keep_their_order_behind_our_special_ids() -> None:
         ("<unk>", 1),
         ("<s>", 6),
         ("</s>", 0),
-        ("▁>>deu<<", 2),
+        (">>deu<<", 2),
         ("▁a", 3),
         ("<row 4>", 4),
         ("b", 5),
@@ -53,7 +53,7 @@ def test_rows_keep_their_order_behind_our_special_ids() -> None:
         ("<unk>", 1),
         ("<our s>", 3),
         ("</s>", 0),
-        ("▁>>deu<<", 2),
+        (">>deu<<", 2),
         ("<s>", 4),
     ]
 

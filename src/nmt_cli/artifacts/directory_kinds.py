@@ -1,4 +1,4 @@
-"""The kind of a path: a model, run, checkpoint or prepared data of ours, or a Marian model; and hints for others."""
+"""The kind of a path: a model, run, checkpoint or prepared data of ours, or a model to import; and hints for others."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from nmt_cli.artifacts.manifest import CONFIG, MANIFEST, RUN_FILE
 from nmt_cli.errors import ModelError, nearest_word
 
 HUB_NAME_HINT = "a model on the hub is named OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de"
+MODEL_TYPES = {"marian": "a Marian model", "m2m_100": "an M2M-100 model"}
+"""The kinds of Hugging Face models that nmt imports, by the names in their config.json; NLLB-200 is of M2M-100's."""
+OTHER_MODEL_HINT = "take one of Helsinki-NLP (OPUS-MT), facebook/m2m100_418M or facebook/nllb-200-distilled-600M"
 DirectoryKind = Literal["model", "run", "checkpoint", "data"]
 _USUAL_FOLDERS: Mapping[DirectoryKind, Path] = {"model": Path("models"), "run": Path("runs"), "data": Path("data")}
 _MARIAN_FILES = ("config.json", "vocab.json", "source.spm")  # of Hugging Face's form
@@ -66,8 +69,9 @@ def check_is_model(path: Path) -> None:
     elif kind is not None:
         message = f"{path} is {'prepared data' if kind == 'data' else f'a {kind}'}, not a model directory"
         hint = hint if kind == "data" else f"make a model of it: nmt average {quoted} -o MODEL"
-    elif _is_marian(path):
-        message, hint = f"{path} is a Marian model, which must be imported first", import_command(path)
+    elif _is_importable(path):
+        name = MODEL_TYPES.get(str(model_type(path / "config.json")), MODEL_TYPES["marian"])
+        message, hint = f"{path} is {name}, which must be imported first", import_command(path)
     elif path.is_file():
         message = f"{path} is a file, not a model directory"
     elif runs := directories_in(path, "run"):
@@ -75,13 +79,13 @@ def check_is_model(path: Path) -> None:
     raise ModelError(message, where=str(path), hint=hint)
 
 
-def check_is_marian(path: Path) -> None:
-    """Raise ModelError, with what to type, if `path` is surely no Marian model, by the names of its files."""
+def check_is_importable(path: Path) -> None:
+    """Raise ModelError, with what to type, if `path` is surely no model of another program, by its files' names."""
     kind, quoted = kind_of(path), shlex.quote(str(path))
-    if _is_marian(path) or (kind is None and any(isfile(path / name) for name in _MARIAN_FILES)):
+    if _is_importable(path) or (kind is None and any(isfile(path / name) for name in _MARIAN_FILES)):
         return
-    message = f"{path} is no Marian model: it has neither config.json nor a .npz file"
-    hint = "name a folder with a Marian model, a .npz file, or OWNER/NAME on the hub"
+    message = f"{path} is no model to import: it has neither config.json nor a .npz file"
+    hint = "name a folder of a Hugging Face model, a .npz file, or OWNER/NAME on the hub"
     if not path.exists():
         message = f"{path} does not exist"
     elif kind in ("model", "run"):
@@ -89,17 +93,17 @@ def check_is_marian(path: Path) -> None:
     raise ModelError(message, where=str(path), hint=hint)
 
 
-def _is_marian(path: Path) -> bool:
-    """Whether a path is a Marian model: a .npz file, or a folder of either form."""
+def _is_importable(path: Path) -> bool:
+    """Whether a path is a model of another program: a .npz file, or a folder of either form."""
     if isfile(path):
         return path.suffix == ".npz"
     if isfile(config := path / "config.json"):
-        return model_type(config) == "marian"
+        return model_type(config) in MODEL_TYPES
     return any(path.glob("*.npz"))
 
 
 def import_command(path: Path) -> str:
-    """The command that makes a model directory of a Marian model. A model in Marian's own form names no languages."""
+    """The command that makes a model directory of a model. A model in Marian's own form names no languages."""
     is_own_form = path.suffix == ".npz" or any(path.glob("*.npz"))
     languages, reason = (" --languages en-de", ", with its languages") if is_own_form else ("", "")
     output = Path("models", path.resolve().name.removesuffix(".npz"))

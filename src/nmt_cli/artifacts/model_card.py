@@ -69,6 +69,11 @@ def with_front_matter(values: Mapping[str, Any], body: str) -> str:
     return f"---\n{yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True)}---\n\n{body}"
 
 
+def licence_text(licence: str) -> str:
+    """The name of a licence, and whether it forbids commercial use, as NLLB's cc-by-nc-4.0 does."""
+    return f"{licence}: for non-commercial use only" if re.search(r"\bnc\b", licence.lower()) else licence
+
+
 def front_matter(languages: Directions) -> dict[str, Any]:
     """Languages, library and task, as the head of a model card on the hub names them."""
     codes = [*dict.fromkeys([*languages.sources, *languages.targets])]

@@ -108,9 +108,15 @@ def _run_row(run: dict[str, Any]) -> tuple[str, ...]:
 
 def _model_facts(model: dict[str, Any], *, name: str) -> Facts:
     """The facts of a model that the user calls `name`."""
+    from nmt_cli.artifacts.model_card import licence_text
+
     vocabulary, recipe = model["vocabulary"], model["recipe"]
     updates = [f"{update:,}" for update in model["updates"]]
-    yield "model", f"{model['name']}, {_languages_text(model)}"
+    directions = Directions.model_validate(model["languages"])
+    yield "model", f"{model['name']}, {directions.title}"
+    for name_of_side, codes in (("sources", directions.sources), ("targets", directions.targets)):
+        if len(codes) > 1:
+            yield name_of_side, ", ".join(codes)
     yield "directory", f"{model['path']}, {size_text(model['bytes'])}, written by nmt {model['nmt_version']}"
     yield "parameters", _parameters_text(model["parameters"])
     yield "architecture", _architecture_text(recipe["model"])
@@ -138,9 +144,9 @@ def _model_facts(model: dict[str, Any], *, name: str) -> Facts:
     if model["imported_from"]:
         yield "hub", model["imported_from"]
     if model["license"]:
-        yield "licence", model["license"]
+        yield "licence", licence_text(model["license"])
     yield "search", f"beam {recipe['decoding']['beam']}, length penalty {recipe['decoding']['length_penalty']}"
-    yield _damage_fact(model) or ("use", Directions.model_validate(model["languages"]).decode_command(name))
+    yield _damage_fact(model) or ("use", directions.decode_command(name))
 
 
 def _run_facts(run: dict[str, Any]) -> Facts:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -79,9 +78,7 @@ def export(
 def import_(
     path: Annotated[
         Path,
-        typer.Argument(
-            metavar="DIR|NPZ|NAME", help="A Marian model: Hugging Face's or Marian's own form.", show_default=False
-        ),
+        typer.Argument(metavar="DIR|NPZ|NAME", help="A Marian, M2M-100 or NLLB-200 model.", show_default=False),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="MODEL", help="Model directory to write.")],
     languages: Annotated[
@@ -91,11 +88,12 @@ def import_(
     quiet: QuietOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Make a model directory of a Marian model, for example from OPUS-MT.
+    """Make a model directory of an OPUS-MT, M2M-100 or NLLB-200 model.
 
     Example: nmt import Helsinki-NLP/opus-mt-en-de -o models/opus-mt-en-de
     """
-    from nmt_cli.artifacts.directory_kinds import check_is_marian
+    from nmt_cli.artifacts.directory_kinds import check_is_importable
+    from nmt_cli.artifacts.model_card import licence_text
     from nmt_cli.artifacts.model_directory import check_replaceable
     from nmt_cli.hub import hub_name
     from nmt_cli.interchange.find_model import import_from_hub
@@ -108,16 +106,19 @@ def import_(
         given_pair = LanguagePair(source=source, target=target)
     name = hub_name(path)
     if name is None:
-        check_is_marian(path)
-    from nmt_cli.interchange.importing import import_marian  # imports torch, which takes seconds
+        check_is_importable(path)
+    from nmt_cli.interchange.importing import import_model  # imports torch, which takes seconds
 
     if name is None:
-        imported = import_marian(path, output, languages=given_pair, imported_from=None, overwrite=overwrite)
+        imported = import_model(path, output, languages=given_pair, imported_from=None, overwrite=overwrite)
     else:
         imported = import_from_hub(name, output, languages=given_pair, overwrite=overwrite, show_progress=show_progress)
-    pair = f"{imported.languages.source}-{imported.languages.target}"
-    logger.info("%s: %s, %.1f million parameters", output, pair, imported.num_parameters / 1e6)
+    directions = imported.languages
+    logger.info("%s: %s, %.1f million parameters", output, directions, imported.num_parameters / 1e6)
+    if imported.licence is not None:
+        text = licence_text(imported.licence)
+        logger.log(logging.INFO if text == imported.licence else logging.WARNING, "licence %s", text)
     if imported.ignored_settings:
         logger.warning("its search in nmt goes without %s", ", ".join(imported.ignored_settings))
     logger.info("%s", imported.comparison)
-    logger.info("next: nmt decode -m %s < input.txt > output.txt", shlex.quote(str(output)))
+    logger.info("next: %s", directions.decode_command(str(output)))

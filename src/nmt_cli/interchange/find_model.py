@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nmt_cli import hub
-from nmt_cli.artifacts.directory_kinds import kind_of, model_type
+from nmt_cli.artifacts.directory_kinds import MODEL_TYPES, OTHER_MODEL_HINT, kind_of, model_type
 from nmt_cli.artifacts.manifest import LICENCE_FILES, verify_files
 from nmt_cli.artifacts.run import model_of_run
 from nmt_cli.cache import cache_lock
 from nmt_cli.console import Progress
 from nmt_cli.errors import ModelError, NmtError, UsageError
-from nmt_cli.hub import WEIGHTS_FILES, HubName, hub_name
+from nmt_cli.hub import INDEX_ENDING, WEIGHTS_FILES, HubName, hub_name
 
 if TYPE_CHECKING:
     from nmt_cli.interchange.importing import ImportedModel
@@ -30,8 +30,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_NEEDED = ("vocab.json", "source.spm", "target.spm")
-_OPTIONAL = ("generation_config.json", "tokenizer_config.json", "target_vocab.json", "README.md", *LICENCE_FILES)
+# Beside config.json and the weights, by the type of the model; vocab.json is M2M-100's, and NLLB has none.
+_NEEDED = {"marian": ("vocab.json", "source.spm", "target.spm"), "m2m_100": ("sentencepiece.bpe.model",)}
+_OPTIONAL = (
+    *("generation_config.json", "tokenizer_config.json", "target_vocab.json", "special_tokens_map.json"),
+    *("tokenizer.json", *(f"{name}{INDEX_ENDING}" for name in WEIGHTS_FILES), "README.md", *LICENCE_FILES),
+)
 
 # Opens the display of a download; None leaves the display to the hub's library.
 ShowProgress = Callable[[], AbstractContextManager[Progress | None]]
@@ -41,7 +45,7 @@ def find_model(given: str | Path, *, show_progress: ShowProgress) -> Path:
     """The model directory for a path, a run or a name on the hub.
 
     A path that exists wins over a name on the hub. A model of the hub is downloaded, imported and verified once, and
-    then comes from the cache of nmt. Raises ModelError if a run has no model, if the hub has no such Marian model or
+    then comes from the cache of nmt. Raises ModelError if a run has no model, if the hub has no such model or
     cannot be reached, and if the model cannot be imported.
     """
     path = Path(given)
@@ -58,17 +62,17 @@ def find_model(given: str | Path, *, show_progress: ShowProgress) -> Path:
 def import_from_hub(
     name: HubName, output: Path, *, languages: LanguagePair | None, overwrite: bool, show_progress: ShowProgress
 ) -> ImportedModel:
-    """Download a Marian model from the hub, and write it as the model directory `output`.
+    """Download a model from the hub, and write it as the model directory `output`.
 
-    Raises ModelError as `find_model` and `import_marian` do. Raises UsageError if the languages are unknown.
+    Raises ModelError as `find_model` and `import_model` do. Raises UsageError if the languages are unknown.
     """
     with show_progress() as progress:
         folder = _download(name, progress=progress)
-    from nmt_cli.interchange.importing import import_marian
+    from nmt_cli.interchange.importing import import_model
 
     origin = f"{name.repository}@{folder.name}"
     try:
-        return import_marian(folder, output, languages=languages, imported_from=origin, overwrite=overwrite)
+        return import_model(folder, output, languages=languages, imported_from=origin, overwrite=overwrite)
     except NmtError as error:
         raise _with_name_of_hub(error, name, folder) from None
 
@@ -104,42 +108,52 @@ def _import_into_cache(name: HubName, *, show_progress: ShowProgress) -> None:
 
 
 def _download(name: HubName, *, progress: Progress | None) -> Path:
-    """The folder of a commit in the hub's cache with a Marian model, whose missing files are downloaded into it.
+    """The folder of a commit in the hub's cache with a model, whose missing files are downloaded into it.
 
     It has the name of the commit. If the hub cannot be reached, all files must be in the cache already. Raises
-    ModelError if a file is missing, or if the model is not a Marian model.
+    ModelError if a file is missing, or if the model is of a type that nmt does not import.
     """
-    import huggingface_hub
-
-    small = ["config.json", *_NEEDED, *_OPTIONAL]
+    small = ["config.json", *dict.fromkeys(file for needed in _NEEDED.values() for file in needed), *_OPTIONAL]
     missing = f"there is no folder {name} here, and no model of that name on the hub, or it is private"
     with hub.hub_errors(ModelError, str(name), page=name.page, missing=missing):
         folder = hub.snapshot_of(name.repository, small, repo_type="model", revision=name.revision, only_cached=False)
-        _check_is_marian(name, folder)
-        if not any((folder / file).exists() for file in WEIGHTS_FILES):
-            api, commit = huggingface_hub.HfApi(), folder.name
-            on_hub = (file for file in WEIGHTS_FILES if api.file_exists(name.repository, file, revision=commit))
-            weights = next(on_hub, None)
-            if weights is None:
-                message = f"{name} on the hub has no weights that nmt reads: neither {' nor '.join(WEIGHTS_FILES)}"
-                hint = "load it with transformers, save it, and nmt import the folder"
-                raise ModelError(message, where=name.page, hint=hint)
-            logger.info("%s: downloading %s from %s", name, weights, hub.endpoint())
-            hub.download_file(name.repository, weights, repo_type="model", revision=commit, progress=progress)
+        _check_is_importable(name, folder)
+        for weights in _weights_files(name, folder):
+            if not (folder / weights).exists():
+                logger.info("%s: downloading %s from %s", name, weights, hub.endpoint())
+                hub.download_file(name.repository, weights, repo_type="model", revision=folder.name, progress=progress)
     return folder
 
 
-def _check_is_marian(name: HubName, folder: Path) -> None:
-    """Raise ModelError unless the small files of a model belong to a Marian model, and are complete."""
+def _weights_files(name: HubName, folder: Path) -> list[str]:
+    """The files of the weights of a model on the hub, whose small files are in `folder`."""
+    import huggingface_hub
+
+    if here := next((file for file in WEIGHTS_FILES if (folder / file).exists()), None):
+        return [here]
+    api = huggingface_hub.HfApi()
+    for file in WEIGHTS_FILES:
+        if (index := folder / f"{file}{INDEX_ENDING}").exists():
+            from nmt_cli.interchange.huggingface_weights import files_in_index
+
+            return files_in_index(index)
+        if api.file_exists(name.repository, file, revision=folder.name):
+            return [file]
+    message = f"{name} on the hub has no weights that nmt reads: neither {' nor '.join(WEIGHTS_FILES)}"
+    hint = "load it with transformers, save it, and nmt import the folder"
+    raise ModelError(message, where=name.page, hint=hint)
+
+
+def _check_is_importable(name: HubName, folder: Path) -> None:
+    """Raise ModelError unless the small files belong to a model of a type that nmt imports, and are complete."""
     kind = model_type(folder / "config.json")
-    if kind != "marian":
+    if kind not in MODEL_TYPES:
         description = f"a model of type {kind!r}" if kind else "no model of transformers: no config.json names its type"
-        message = f"{name} on the hub is {description}, and nmt reads Marian models"
-        hint = f"choose a Marian model, such as OPUS-MT's: {hub.endpoint()}/models?other=marian"
-        raise ModelError(message, where=name.page, hint=hint)
-    for file in _NEEDED:
+        message = f"{name} on the hub is {description}, and nmt reads Marian, M2M-100 and dense NLLB-200 models"
+        raise ModelError(message, where=name.page, hint=OTHER_MODEL_HINT)
+    for file in _NEEDED[str(kind)]:
         if not (folder / file).exists():
-            hint = "choose a model with source.spm, target.spm and vocab.json, as OPUS-MT's have"
+            hint = f"choose a model with {', '.join(_NEEDED[str(kind)])}, as the original ones have"
             raise ModelError(f"{name} on the hub has no {file}", where=name.page, hint=hint)
 
 

@@ -1,4 +1,7 @@
-"""The import of a Marian model, in its own form or Hugging Face's: a model directory, compared with the original."""
+"""The import of another program's model: a model directory, compared with the original.
+
+It is a Marian model, in its own form or Hugging Face's, or an M2M-100 or NLLB-200 model in Hugging Face's form.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from pydantic import ValidationError
 
 from nmt_cli import __version__
 from nmt_cli.artifacts.manifest import LICENCE_FILES
-from nmt_cli.artifacts.model_card import front_matter, read_card, with_front_matter
+from nmt_cli.artifacts.model_card import front_matter, licence_text, read_card, with_front_matter
 from nmt_cli.artifacts.model_directory import (
     LoadedModel,
     SavedModelConfig,
@@ -24,10 +27,10 @@ from nmt_cli.artifacts.model_directory import (
 )
 from nmt_cli.artifacts.weights import weights_of
 from nmt_cli.errors import ModelError, UsageError, first_line
-from nmt_cli.interchange.marian_huggingface import read_huggingface
+from nmt_cli.interchange.huggingface import read_huggingface
 from nmt_cli.interchange.marian_model import ACTIVATIONS, MarianModel, TensorName, damaged_error
 from nmt_cli.interchange.marian_npz import find_npz, read_npz
-from nmt_cli.interchange.marian_vocabulary import VocabularyRow, rewrite_with_rows, rows_by_our_ids
+from nmt_cli.interchange.marian_vocabulary import VocabularyRow, rewrite_with_rows, row_name, rows_by_our_ids
 from nmt_cli.interchange.marian_weights import model_from_marian
 from nmt_cli.interchange.other_programs import CTranslate2Program, TransformersProgram, ctranslate2_of_npz
 from nmt_cli.interchange.verification import Agreement, random_lines, verify
@@ -46,25 +49,26 @@ class ImportedModel:
     """The result of an import; `comparison` has its comparison with the original in words.
 
     `ignored_settings` are settings of its search that nmt lacks. `agreement` is None if nothing was compared, and
-    `comparison` then says why.
+    `comparison` then says why. `licence` is the one that its card names.
     """
 
-    languages: LanguagePair
+    languages: Directions
+    licence: str | None
     num_parameters: int
     ignored_settings: list[str]
     agreement: Agreement | None
     comparison: str
 
 
-def import_marian(
+def import_model(
     path: Path, output: Path, *, languages: LanguagePair | None, imported_from: str | None, overwrite: bool
 ) -> ImportedModel:
-    """Write the Marian model at `path`, a directory or a .npz file, as the model directory `output`.
+    """Write the model at `path`, a directory or a Marian .npz file, as the model directory `output`.
 
     The model is compared with transformers, or a .npz file with CTranslate2's conversion of it, if that is installed.
     It is not written if they differ. `languages` come from its files if they are not given. `imported_from` names the
-    model on the hub. Raises ModelError if `path` is no Marian model, lacks a file, is damaged or not supported, or if
-    `output` may not be replaced. Raises UsageError if the languages are unknown.
+    model on the hub. Raises ModelError if `path` is no such model, lacks a file, is damaged or not supported, or if
+    `output` may not be replaced. Raises UsageError if the languages are unknown, or given and in the model.
     """
     check_replaceable(output, overwrite=overwrite)
     npz = find_npz(path)
@@ -72,24 +76,28 @@ def import_marian(
         marian = read_huggingface(path) if npz is None else read_npz(npz)
         origin = str(marian.directory.resolve()) if imported_from is None else imported_from.partition("@")[0]
         name = origin.rpartition("/")[2]
-        languages = languages or marian.languages or _languages_in_name(name, marian)
+        directions = _directions(marian, name, languages)
         source = _vocabulary_rows(marian, marian.source_vocabulary, num_rows=marian.settings.vocab_size)
         target = _vocabulary_rows(marian, marian.target_vocabulary, num_rows=marian.settings.target_rows)
-        source_spm = rewrite_with_rows(marian.source_spm, source, file=marian.directory / "source.spm")
-        target_spm = rewrite_with_rows(marian.target_spm, target, file=marian.directory / "target.spm")
+        symbols = _pieces_without_text(marian)
+        source_spm = rewrite_with_rows(marian.source_spm, source, symbols=symbols, file=marian.directory / "source.spm")
+        target_spm = rewrite_with_rows(marian.target_spm, target, symbols=symbols, file=marian.directory / "target.spm")
         config = SavedModelConfig(
             nmt_version=__version__,
-            languages=Directions(pairs=[languages]),
+            languages=directions,
             vocabulary=Vocabulary(source=len(source), target=len(target), shared=source_spm == target_spm),
             updates=[],
             imported_from=imported_from,
             recipe=_recipe(marian, name),
         )
         model = model_from_marian(marian, config, source=source, target=target)
+        marian.weights.clear()  # the comparison needs the memory
         loaded = LoadedModel(model, Tokenizer(source_spm), Tokenizer(target_spm), config)
         agreement, comparison = _compare_with_original(loaded, marian, source=source, target=target)
     num_parameters = model.num_parameters()
-    card = _card(marian, config, num_parameters=num_parameters, agreement=agreement)
+    licence = read_card(marian.directory)[0].get("license")
+    licence = None if licence is None else str(licence)
+    card = _card(marian, config, num_parameters=num_parameters, agreement=agreement, licence=licence)
     save_model(
         output,
         config=config,
@@ -103,7 +111,8 @@ def import_marian(
         },
     )
     return ImportedModel(
-        languages=languages,
+        languages=directions,
+        licence=licence,
         num_parameters=num_parameters,
         ignored_settings=marian.ignored_settings,
         agreement=agreement,
@@ -136,7 +145,7 @@ def _vocabulary_rows(marian: MarianModel, vocabulary: Mapping[str, int], *, num_
 def _recipe(marian: MarianModel, name: str) -> Recipe:
     values: dict[str, Any] = {
         "name": as_name(name, default="imported"),
-        "description": f"Imported from a {'' if marian.is_npz else 'Hugging Face '}Marian model.",
+        "description": f"Imported from {_kind_name(marian)}.",
         "corpus": "imported",
         "model": _model_settings(marian),
         "decoding": {
@@ -162,6 +171,9 @@ def _model_settings(marian: MarianModel) -> dict[str, Any]:
     width = settings.d_model // settings.encoder_attention_heads
     tying = "all" if settings.share_encoder_decoder_embeddings else "target"
     has_bias = bool(marian.weights[TensorName.BIAS].any())
+    # A bias keeps the search from our start, which is a second row of another piece.
+    is_start_second = settings.decoder_start_token_id in (settings.pad_token_id, settings.eos_token_id)
+    sinusoids = "sinusoidal-fairseq" if marian.is_m2m100 else "sinusoidal"
     return {
         "encoder_layers": settings.encoder_layers,
         "decoder_layers": settings.decoder_layers,
@@ -177,11 +189,40 @@ def _model_settings(marian: MarianModel) -> dict[str, Any]:
         "norm_epsilon": marian.norm_epsilon,
         "activation": ACTIVATIONS[settings.activation_function],
         "attention_bias": True,
-        "positions": "learned" if marian.has_own_positions else "sinusoidal",
+        "positions": "learned" if marian.has_own_positions else sinusoids,
         "max_positions": settings.max_position_embeddings,
         "tying": tying if settings.tie_word_embeddings else "none",
-        "output_bias": has_bias or settings.pad_token_id == settings.decoder_start_token_id,
+        "output_bias": has_bias or is_start_second,
     }
+
+
+def _kind_name(marian: MarianModel) -> str:
+    if marian.is_npz:
+        return "a Marian model"
+    return f"a Hugging Face {'M2M-100' if marian.is_m2m100 else 'Marian'} model"
+
+
+def _directions(marian: MarianModel, name: str, given: LanguagePair | None) -> Directions:
+    """The languages of the model, with the pieces that name them; UsageError as `import_model` raises it."""
+    if marian.is_m2m100:
+        if given is not None:
+            message = f"{name} has its {len(marian.symbols)} languages in its vocabulary"
+            hint = f"leave out `languages`; nmt decode takes --from {given.source} --to {given.target}"
+            raise UsageError(message, setting="languages", hint=hint)
+        symbols = dict(marian.symbols)
+        return Directions(source_symbols=symbols, target_symbols=symbols, target_symbol_on="target")
+    languages = given or marian.languages or _languages_in_name(name, marian)
+    if not marian.symbols:
+        return Directions(pairs=[languages])
+    targets = [code for code in marian.symbols if code != languages.source]
+    pairs = [LanguagePair(source=languages.source, target=code) for code in targets]
+    return Directions(pairs=pairs, target_symbols={code: marian.symbols[code] for code in targets})
+
+
+def _pieces_without_text(marian: MarianModel) -> set[str]:
+    """The pieces that stand for no text: languages and, in M2M-100, rows without a piece, such as a mask."""
+    rows = set(range(marian.settings.vocab_size)) - set(marian.source_vocabulary.values())
+    return {*marian.symbols.values(), *(map(row_name, rows) if marian.is_m2m100 else ())}
 
 
 def _languages_in_name(name: str, marian: MarianModel) -> LanguagePair:
@@ -206,7 +247,7 @@ def _compare_with_original(
         if marian.is_npz:
             program = ctranslate2_of_npz(marian.file, loaded, source=source, target=target)
         else:
-            program = TransformersProgram(marian.directory)
+            program = TransformersProgram(marian.directory, symbols=marian.symbols, is_m2m100=marian.is_m2m100)
     except UsageError as error:
         return None, f"not compared with the original: {error.message}; {error.hint}"
     except (ImportError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:  # of the other program
@@ -214,9 +255,14 @@ def _compare_with_original(
         return None, f"not compared with the original: loading it in {name} failed: {reason}"
     lines = random_lines(loaded)
     if isinstance(program, TransformersProgram):
-        # Marian reads <unk> for a piece that its vocabulary lacks; our tokenizer has no such pieces.
+        # Marian and M2M-100 read <unk> for a piece that their vocabulary lacks; our tokenizer has no such pieces.
         rows = program.encode(lines)
         lines = [line for line, row in zip(lines, rows, strict=True) if program.unknown not in row][:_NUM_LINES]
+    if marian.is_m2m100:
+        # Transformers cuts the lines of NLLB by a copy of SentencePiece; where they differ, SentencePiece is right.
+        ours = map(loaded.source.pieces, loaded.source.encode(lines))
+        same = [line for line, row, other in zip(lines, ours, program.encode(lines), strict=True) if row == other]
+        lines = same if 2 * len(same) > len(lines) else lines
     if not lines:
         message = "no line can be spelt in pieces of vocab.json, so nothing can be compared"
         raise damaged_error(message, where=marian.directory / "vocab.json")
@@ -224,13 +270,28 @@ def _compare_with_original(
     return agreement, f"compared with {name} on {agreement}"
 
 
-def _card(marian: MarianModel, config: SavedModelConfig, *, num_parameters: int, agreement: Agreement | None) -> str:
-    values, body = read_card(marian.directory)
+def _card(
+    marian: MarianModel,
+    config: SavedModelConfig,
+    *,
+    num_parameters: int,
+    agreement: Agreement | None,
+    licence: str | None,
+) -> str:
+    _, body = read_card(marian.directory)
     front = front_matter(config.languages)
     if config.imported_from is not None:
         front["base_model"] = config.imported_from.partition("@")[0]
-    if "license" in values:
-        front["license"] = values["license"]
-    measured = {"num_parameters": num_parameters, "agreement": agreement}
-    text = render("imported_model_card.md", config=config, **measured, is_npz=marian.is_npz, card=body.lstrip())
+    if licence is not None:
+        front["license"] = licence
+    text = render(
+        "imported_model_card.md",
+        config=config,
+        kind_name=_kind_name(marian),
+        num_parameters=num_parameters,
+        other_program="CTranslate2" if marian.is_npz else "transformers",
+        agreement=agreement,
+        licence=None if licence is None else licence_text(licence),
+        card=body.lstrip(),
+    )
     return with_front_matter(front, text)

@@ -1,7 +1,11 @@
-"""A Marian model, read from either form: its settings, its vocabularies, and its weights by transformers' names."""
+"""A model of another program, read: its settings, its vocabularies, and its weights by transformers' names.
+
+It is a Marian model of either form, or an M2M-100 or NLLB model, whose layers have the names of Marian's.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -68,11 +72,13 @@ class MarianConfig(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarianModel:
-    """A Marian model of either form; the weights have transformers' names in both.
+    """A Marian model of either form, or an M2M-100 model; the weights have transformers' names in all.
 
     `file` is the file with the settings: config.json or, in Marian's own form, a .npz file (`is_npz`). A vocabulary has
     the row of each piece.
-    `languages` is None if the files do not say them. `ignored_settings` are settings of the search that nmt lacks.
+    `languages` is None if the files do not say them. `symbols` has the piece of each language that the model is told.
+    Marian's tell the target language, before the source. Those of M2M-100 (`is_m2m100`) tell both, each on its side.
+    `ignored_settings` are settings of the search that nmt lacks.
     """
 
     directory: Path
@@ -81,6 +87,8 @@ class MarianModel:
     settings: MarianConfig
     unknown_piece: str
     languages: LanguagePair | None
+    symbols: Mapping[str, str]
+    is_m2m100: bool
     weights: dict[str, Tensor]
     source_vocabulary: dict[str, int]
     target_vocabulary: dict[str, int]

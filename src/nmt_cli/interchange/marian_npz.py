@@ -28,6 +28,7 @@ from nmt_cli.interchange.marian_model import (
     TensorName,
     damaged_error,
 )
+from nmt_cli.interchange.marian_vocabulary import marian_symbols
 from nmt_cli.recipe.mistakes import first_mistake
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.sentencepiece_model import UNKNOWN, read_pieces
@@ -105,6 +106,8 @@ def read_npz(file: Path) -> MarianModel:
         settings=settings,
         unknown_piece=_UNKNOWN,
         languages=None,
+        symbols=marian_symbols(source),
+        is_m2m100=False,
         weights=weights,
         source_vocabulary=source,
         target_vocabulary=target,

@@ -4,12 +4,14 @@ In a Marian directory, vocab.json maps pieces to ids, for one language or for bo
 the id that its SentencePiece model gives it. So both SentencePiece models are rewritten to list every row of the
 vocabulary in the order of our ids. Pieces of the other language alone are marked as unused: SentencePiece decodes them
 and never makes them. Single characters become ordinary pieces, because Marian looks up each character that its
-SentencePiece model does not know.
+SentencePiece model does not know. M2M-100 has one SentencePiece model and one vocabulary for all languages; the rest is
+the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +23,6 @@ from nmt_cli.tokenization.sentencepiece_model import (
     NORMAL,
     UNKNOWN,
     UNUSED,
-    USER_DEFINED,
     Piece,
     read_pieces,
     with_pieces,
@@ -30,8 +31,8 @@ from nmt_cli.tokenization.sentencepiece_model import (
 _SPECIAL_KINDS = (CONTROL, UNKNOWN, CONTROL, CONTROL)  # of our padding, unknown piece, start and end
 # SentencePiece scores an unknown character by the lowest score of a piece, less this penalty.
 _UNKNOWN_PENALTY = 10.0
-# The target language before a text, as in OPUS-MT: >>fra<<. It begins a word, so SentencePiece marks the space.
-_LANGUAGE_CODE_START = f"{SPACE_MARK}>>"
+# The target language before a text, as in OPUS-MT: >>fra<<.
+_LANGUAGE_CODE = re.compile(r">>([A-Za-z0-9][\w.-]*)<<", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def rows_by_our_ids(
     If Marian's decoder starts with the padding piece, that row becomes our start. Our padding then has no id: no model
     reads padding. A row without a piece in the vocabulary gets a name by its number.
     """
-    texts = {number: piece_from_marian(piece) for piece, number in vocabulary.items()}
+    texts = {number: piece for piece, number in vocabulary.items()}
     special_ids = (None if pad == start else pad, unknown, start, end)
     ordinary = [
         VocabularyRow(texts.get(number, row_name(number)), number)
@@ -66,8 +67,12 @@ def rows_by_our_ids(
     return [*map(VocabularyRow, unique_texts, special_ids), *ordinary]
 
 
-def rewrite_with_rows(model: bytes, rows: Sequence[VocabularyRow], *, file: Path) -> bytes:
+def rewrite_with_rows(
+    model: bytes, rows: Sequence[VocabularyRow], *, symbols: Collection[str] = (), file: Path
+) -> bytes:
     """The SentencePiece model with the pieces of `rows`; it cuts text into the same pieces as the original model.
+
+    The `symbols` among them become pieces that no text has.
 
     Marian reads <unk> for a piece that the vocabulary lacks. The new model has no such piece, so it spells the text in
     smaller pieces. Raises ModelError, which names `file`, if the bytes are no SentencePiece model.
@@ -82,13 +87,17 @@ def rewrite_with_rows(model: bytes, rows: Sequence[VocabularyRow], *, file: Path
     unknown_score = min(scores, default=0.0) - _UNKNOWN_PENALTY
     pieces = [Piece(row.text, 0.0, kind) for row, kind in zip(rows, _SPECIAL_KINDS, strict=False)]
     for row in rows[len(_SPECIAL_KINDS) :]:
-        pieces.append(_piece_for(row.text, known.get(row.text), has_bytes=has_bytes, unknown_score=unknown_score))
+        if row.text in symbols:
+            pieces.append(Piece(row.text, 0.0, CONTROL))
+        else:
+            pieces.append(_piece_for(row.text, known.get(row.text), has_bytes=has_bytes, unknown_score=unknown_score))
     return with_pieces(model, pieces, has_bytes=has_bytes)
 
 
-def is_language_code(text: str) -> bool:
-    """Whether a piece, such as >>fra<<, stands before a text and names the target language."""
-    return text.startswith(_LANGUAGE_CODE_START) and text.endswith("<<")
+def marian_symbols(vocabulary: Mapping[str, int]) -> dict[str, str]:
+    """The pieces that name a target language, such as >>fra<<, by their codes."""
+    matches = map(_LANGUAGE_CODE.fullmatch, vocabulary)
+    return {match[1]: match[0] for match in matches if match is not None}
 
 
 def row_name(number: int) -> str:
@@ -96,23 +105,21 @@ def row_name(number: int) -> str:
     return f"<row {number}>"
 
 
-def piece_from_marian(piece: str) -> str:
-    """Our name of one of MarianTokenizer's pieces: a language code begins with a space, like other words."""
-    return f"{SPACE_MARK}{piece}" if piece.startswith(">>") and piece.endswith("<<") else piece
+def names_for_marian(pieces: Sequence[str], symbols: Mapping[str, str]) -> list[str]:
+    """MarianTokenizer's names of our pieces, where `symbols` has the piece of each target language.
 
-
-def piece_for_marian(piece: str) -> str:
-    """MarianTokenizer's name of one of our pieces."""
-    return piece[1:] if is_language_code(piece) else piece
+    A code that a user types is the piece >>fra<< there. Older imports have the mark of a space before it.
+    """
+    named = {symbol: f">>{code}<<" for code, symbol in symbols.items()}
+    codes = (_LANGUAGE_CODE.fullmatch(piece.removeprefix(SPACE_MARK)) for piece in pieces)
+    return [named.get(piece, piece if code is None else code[0]) for piece, code in zip(pieces, codes, strict=True)]
 
 
 def _piece_for(text: str, known: Piece | None, *, has_bytes: bool, unknown_score: float) -> Piece:
-    """The piece for a row of the vocabulary: a language code, the model's piece of that text, or an unused piece.
+    """The piece for a row of the vocabulary: the model's piece of that text, or an unused piece.
 
     An unknown single character becomes an ordinary piece if no byte pieces spell it.
     """
-    if is_language_code(text):
-        return Piece(text, 0.0, USER_DEFINED)
     if known is None:
         return Piece(text, unknown_score, NORMAL if len(text) == 1 and not has_bytes else UNUSED)
     if known.kind == UNKNOWN or (known.kind == BYTE and not has_bytes):

@@ -1,5 +1,7 @@
 """The weights of a Transformer under MarianMTModel's names: read for an export, and overwritten for an import.
 
+The layers of M2M-100 have the same names.
+
 Marian's position encodings are all sines, then all cosines. The paper's alternate. A Transformer does not depend on the
 order of d_model, so one reordering of every matrix along d_model turns one layout into the other.
 """
@@ -25,6 +27,9 @@ from nmt_cli.interchange.marian_vocabulary import VocabularyRow
 from nmt_cli.model.layers import CrossAttention, DecoderLayer, EncoderLayer, Residual, SelfAttention
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.model.weight_layout import Affine, affine_of, attention_projections
+from nmt_cli.tokenization.tokenizer import BOS
+
+_ROWS_AT_ONCE = 1 << 13  # rows of a vocabulary that are in memory a third time
 
 
 def marian_weights(model: Transformer) -> dict[str, Tensor]:
@@ -32,6 +37,13 @@ def marian_weights(model: Transformer) -> dict[str, Tensor]:
     weights = _by_marian_names(model)
     is_reordered = model.config.positions == "sinusoidal"
     return _reorder_d_model(weights, marian_order(model.config.d_model)) if is_reordered else weights
+
+
+def m2m100_weights(model: Transformer, rows: Sequence[int]) -> dict[str, Tensor]:
+    """The weights as M2M100ForConditionalGeneration has them, with these of our rows in its vocabulary."""
+    weights = _by_marian_names(model)
+    del weights[TensorName.BIAS]
+    return weights | {TensorName.SHARED: weights[TensorName.SHARED][list(rows)]}
 
 
 def model_from_marian(
@@ -54,14 +66,16 @@ def model_from_marian(
         theirs = _reorder_d_model(theirs, marian_order(architecture.d_model).argsort())
     # Zeros stay in what Marian lacks. All else is written through views of our weights under Marian's names.
     model = new_model(config)
-    zeros = {name: torch.zeros(parameter.shape) for name, parameter in weights_of(model).items()}
+    zeros = {name: torch.zeros(()).expand(parameter.shape) for name, parameter in weights_of(model).items()}
     load_weights(model, zeros, where=where, hint=hint)
     for name, view in _by_marian_names(model).items():
         check_finite(name, theirs[name], where=where, hint=hint)
         if name == TensorName.BIAS:
-            view[0] = _by_our_ids(theirs[name][0], target, missing=MASKED_LOGIT)
+            _copy_by_our_ids(view[0], theirs[name][0], target, missing=MASKED_LOGIT)
+            if settings.decoder_start_token_id == settings.eos_token_id:  # our start is a second row of it
+                view[0, BOS] = MASKED_LOGIT
         elif name in (TensorName.SHARED, TensorName.SOURCE, TensorName.TARGET, TensorName.OUTPUT):
-            view.copy_(_by_our_ids(theirs[name], source if name == TensorName.SOURCE else target, missing=0.0))
+            _copy_by_our_ids(view, theirs[name], source if name == TensorName.SOURCE else target, missing=0.0)
         else:
             view.copy_(theirs[name])
     return model.eval()
@@ -88,7 +102,7 @@ def _by_marian_names(model: Transformer) -> dict[str, Tensor]:
         weights[TensorName.OUTPUT] = model.output_weight.detach()[: model.target_vocab]
     bias = torch.zeros(model.target_vocab) if model.output_bias is None else model.output_bias.detach()
     weights[TensorName.BIAS] = bias[None, : model.target_vocab]
-    if config.positions != "sinusoidal":
+    if config.positions in ("sinusoidal-halves", "learned"):
         tables = (embedding.positions.table.detach() for embedding in (model.source_embedding, model.target_embedding))
         weights |= zip(TensorName.POSITIONS, tables, strict=True)
     for side, layers, norm in (
@@ -131,13 +145,14 @@ def _norm(name: str, norm: nn.Module) -> dict[str, Tensor]:
     return {f"{name}.weight": norm.weight.detach(), f"{name}.bias": norm.bias.detach()}
 
 
-def _by_our_ids(theirs: Tensor, rows: Sequence[VocabularyRow], *, missing: float) -> Tensor:
-    """The rows (or elements) of `theirs` in our order; a row that they lack is filled with `missing`."""
-    ours = theirs[[row.marian_id or 0 for row in rows]]
+def _copy_by_our_ids(ours: Tensor, theirs: Tensor, rows: Sequence[VocabularyRow], *, missing: float) -> None:
+    """Copy the rows (or elements) of `theirs` in our order; a row that they lack is filled with `missing`."""
+    for first in range(0, len(rows), _ROWS_AT_ONCE):
+        part = slice(first, first + _ROWS_AT_ONCE)
+        ours[part] = theirs[[row.marian_id or 0 for row in rows[part]]]
     for number, row in enumerate(rows):
         if row.marian_id is None:
             ours[number] = missing
-    return ours
 
 
 def _reorder_d_model(weights: Mapping[str, Tensor], order: Tensor) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ import torch
 from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.decoding.ctranslate2.model import import_ctranslate2
 from nmt_cli.errors import package_error
-from nmt_cli.interchange.marian_vocabulary import VocabularyRow, piece_for_marian, piece_from_marian, row_name
+from nmt_cli.interchange.marian_vocabulary import VocabularyRow, names_for_marian, row_name
 from nmt_cli.tokenization.tokenizer import BOS, EOS, UNK, Tokenizer
 
 _BATCH_SENTENCES = 32
@@ -79,26 +79,38 @@ class TransformersProgram:
 
     name = "transformers"
 
-    def __init__(self, directory: Path) -> None:
-        """Load the directory; UsageError as `import_transformers` raises it."""
+    def __init__(self, directory: Path, *, symbols: Mapping[str, str], is_m2m100: bool) -> None:
+        """Load the directory; `symbols` has our piece of each target language. UsageError as `import_transformers`."""
         transformers = import_transformers()
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
-        self._tokenizer: Any = transformers.MarianTokenizer.from_pretrained(directory)
+        if is_m2m100:
+            model_class = transformers.M2M100ForConditionalGeneration
+            is_nllb = not (directory / "vocab.json").exists()
+            tokenizer_class = transformers.NllbTokenizer if is_nllb else transformers.M2M100Tokenizer
+        else:
+            model_class, tokenizer_class = transformers.MarianMTModel, transformers.MarianTokenizer
+        self._symbols = {} if is_m2m100 else symbols
+        self._tokenizer: Any = tokenizer_class.from_pretrained(directory)
         self.unknown = str(self._tokenizer.unk_token)  # the piece for text that the vocabulary lacks
-        model = transformers.MarianMTModel.from_pretrained(directory, dtype=torch.float32)
+        model = model_class.from_pretrained(directory, dtype=torch.float32)
         self._model: Any = model.eval()
         settings = model.generation_config.to_dict()
         self._start_id: int = settings.get("decoder_start_token_id", model.config.decoder_start_token_id)
-        is_separate = self._tokenizer.separate_vocabs
-        rows = self._model.config.decoder_vocab_size
-        self._source_ids: dict[str, int] = self._tokenizer.encoder
-        self._target_ids = _name_all_rows(self._tokenizer.target_encoder if is_separate else self._source_ids, rows)
-        self._source_pieces = {number: piece_from_marian(piece) for piece, number in self._source_ids.items()}
+        if is_m2m100:
+            self._source_ids: dict[str, int] = self._tokenizer.get_vocab()
+            self._source_ids |= {symbol: self._tokenizer.convert_tokens_to_ids(symbol) for symbol in symbols.values()}
+            self._target_ids = _name_all_rows(self._source_ids, model.config.vocab_size)
+        else:
+            is_separate = self._tokenizer.separate_vocabs
+            rows = self._model.config.decoder_vocab_size
+            self._source_ids = self._tokenizer.encoder
+            self._target_ids = _name_all_rows(self._tokenizer.target_encoder if is_separate else self._source_ids, rows)
+        self._source_pieces = {number: piece for piece, number in self._source_ids.items()}
 
     def encode(self, lines: Sequence[str]) -> list[list[str]]:
-        """The pieces that MarianTokenizer makes of each line."""
-        ids = [self._tokenizer(line)["input_ids"][:-1] for line in lines]
+        """The pieces that the tokenizer makes of each line."""
+        ids = [self._tokenizer(line, add_special_tokens=False)["input_ids"] for line in lines]
         return [[self._source_pieces[number] for number in row] for row in ids]
 
     @torch.inference_mode()
@@ -115,7 +127,8 @@ class TransformersProgram:
         return results
 
     def _ids(self, pieces: Sequence[str], vocabulary: Mapping[str, int]) -> list[int]:
-        return [*(vocabulary[piece_for_marian(piece)] for piece in pieces), self._model.config.eos_token_id]
+        named = names_for_marian(pieces, self._symbols)
+        return [*(vocabulary[piece] for piece in named), self._model.config.eos_token_id]
 
 
 def import_transformers() -> Any:

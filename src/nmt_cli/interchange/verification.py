@@ -1,6 +1,7 @@
 """The comparison of another program's copy of a model with ours, on the same lines.
 
 Both must make the same pieces of each line, and give the same log-probabilities to our translations, piece by piece.
+The lines of a model of several directions are translated into one language after the other.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nmt_cli.artifacts.model_directory import LoadedModel
-from nmt_cli.decoding.search.hypotheses import SourceSentence
+from nmt_cli.decoding.search.hypotheses import SourceSentence, SymbolIds
 from nmt_cli.decoding.search.searcher import Searcher
 from nmt_cli.errors import ModelError
 from nmt_cli.model.teacher_forcing import forced_log_probs
@@ -38,14 +39,14 @@ _REPORT = "please report it, with the model's name or its configuration; nothing
 
 
 class OtherProgram(Protocol):
-    """Another program's copy of a model; it takes and gives pieces as text, without BOS and EOS."""
+    """Another program's copy of a model; it takes and gives pieces as text, without BOS and EOS, but with symbols."""
 
     @property
     def name(self) -> str:
         """The name of the program."""
 
     def encode(self, lines: Sequence[str]) -> list[list[str]]:
-        """The source pieces that the program makes of each line."""
+        """The source pieces that the program makes of each line, without symbols."""
 
     def log_probs(self, sources: Sequence[list[str]], targets: Sequence[list[str]]) -> list[list[float]]:
         """The log-probability of each target piece and of the EOS after the last piece."""
@@ -74,7 +75,8 @@ def verify(loaded: LoadedModel, program: OtherProgram, lines: Sequence[str], *, 
     for line, row, their_pieces in zip(lines, rows, program.encode(lines), strict=True):
         if loaded.source.pieces(row) != their_pieces:
             raise _disagreement_error(program, f"makes other pieces of the line {line!r}: {' '.join(their_pieces)}")
-    differences = _differences(loaded, program, rows, _greedy_translations(loaded, rows))
+    sources = _with_symbols(loaded, rows)
+    differences = _differences(loaded, program, sources, _greedy_translations(loaded, sources))
     largest, mean = float(differences.max()), float(differences.mean())
     is_close = mean <= _REDUCED_TOLERANCE if is_reduced else largest <= TOLERANCE
     if not is_close:  # or if they are NaN
@@ -120,25 +122,39 @@ def random_lines(loaded: LoadedModel) -> list[str]:
     return usable
 
 
-def _greedy_translations(loaded: LoadedModel, rows: Sequence[Sequence[int]]) -> list[list[int]]:
+def _with_symbols(loaded: LoadedModel, rows: Sequence[Sequence[int]]) -> list[SourceSentence]:
+    """The sources, each in a direction; the directions are spread evenly over all of the model."""
+    directions = loaded.config.languages
+    pairs = directions.offered
+    chosen = [pairs[index * len(pairs) // len(rows)] for index in range(len(rows))]
+    symbols = [SymbolIds.of(directions.direction(pair), source=loaded.source, target=loaded.target) for pair in chosen]
+    return [SourceSentence(row, symbols=of_row) for row, of_row in zip(rows, symbols, strict=True)]
+
+
+def _greedy_translations(loaded: LoadedModel, sources: Sequence[SourceSentence]) -> list[list[int]]:
     """Our translation of each source, with room for EOS among the positions of every program."""
-    longest = loaded.model.config.max_positions - 1
+    longest = loaded.model.config.max_positions - 1 - loaded.config.languages.num_target_symbols
     max_extra_tokens = min(loaded.config.recipe.decoding.max_extra_tokens, _MAX_EXTRA_TOKENS)
     config = DecodingConfig(beam=1, max_extra_tokens=max_extra_tokens)  # all other settings stay off
     searcher = Searcher([loaded.model], device=_CPU)
-    best = searcher.search([SourceSentence(row) for row in rows], config=config, nbest=1)
+    best = searcher.search(sources, config=config, nbest=1)
     return [list(ranked[0].ids[:longest]) for ranked in best]
 
 
 def _differences(
-    loaded: LoadedModel, program: OtherProgram, rows: Sequence[list[int]], targets: Sequence[list[int]]
+    loaded: LoadedModel, program: OtherProgram, sources: Sequence[SourceSentence], targets: Sequence[list[int]]
 ) -> Tensor:
     """The absolute difference of the log-probabilities of each piece and each end of `targets`, one after the other."""
-    sources, gold = ([[*ids, EOS] for ids in side] for side in (rows, targets))
-    ours = forced_log_probs(loaded.model, sources, gold, bos=BOS, device=_CPU)
-    theirs = program.log_probs(
-        [loaded.source.pieces(ids) for ids in rows], [loaded.target.pieces(ids) for ids in targets]
+    gold = [[*source.symbols.target, *ids] for source, ids in zip(sources, targets, strict=True)]
+    ours = forced_log_probs(
+        loaded.model, [source.encoder_ids for source in sources], [[*ids, EOS] for ids in gold], bos=BOS, device=_CPU
     )
+    theirs = program.log_probs(
+        [loaded.source.pieces(source.encoder_ids[:-1]) for source in sources],
+        [loaded.target.pieces(ids) for ids in gold],
+    )
+    num_symbols = loaded.config.languages.num_target_symbols  # which are given, not predicted
+    ours, theirs = ([row[num_symbols:] for row in side] for side in (ours, theirs))
     for our_row, their_row in zip(ours, theirs, strict=True):
         if len(our_row) != len(their_row):
             raise _disagreement_error(program, f"scores {len(their_row)} pieces where there are {len(our_row)}")

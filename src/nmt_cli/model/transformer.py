@@ -36,6 +36,9 @@ class Positions(nn.Module):
                 self.register_buffer("table", sinusoids(*size), persistent=False)
             case "sinusoidal-halves":
                 self.register_buffer("table", sinusoids_in_halves(*size), persistent=False)
+            case "sinusoidal-fairseq":  # its positions begin after the id of its padding, which is 1
+                table = sinusoids_in_halves(config.max_positions + 2, config.d_model)[2:]
+                self.register_buffer("table", table, persistent=False)
             case "learned":
                 self.table = _normal_matrix(*size)
             case "rotary":

@@ -100,10 +100,11 @@ class ModelConfig(Section):
         "relu", description="of the feed-forward layers (3.3); swiglu (Shazeer 2020) has d_ff gates and d_ff values"
     )
     attention_bias: bool = Field(False, description="biases in the attention projections; the paper has none (3.2.2)")
-    positions: Literal["sinusoidal", "sinusoidal-halves", "learned", "rotary"] = Field(
+    positions: Literal["sinusoidal", "sinusoidal-halves", "sinusoidal-fairseq", "learned", "rotary"] = Field(
         "sinusoidal",
-        description="sinusoids as in section 3.5, tensor2tensor's layout (sine half, cosine half), a learned table, or "
-        "queries and keys of self-attention turned by their position (Su et al. 2021)",
+        description="sinusoids as in section 3.5, tensor2tensor's layout (sine half, cosine half), this layout counted "
+        "from 2 as in fairseq and M2M-100, a learned table, or queries and keys of self-attention turned by their "
+        "position (Su et al. 2021)",
     )
     # Tables of positions have no weights, so nothing else bounds their memory.
     max_positions: Annotated[int, Field(gt=0, le=100_000)] = Field(
@@ -152,7 +153,7 @@ class ModelConfig(Section):
         match self.positions:
             case "rotary":
                 return True
-            case "sinusoidal" | "sinusoidal-halves" | "learned":
+            case "sinusoidal" | "sinusoidal-halves" | "sinusoidal-fairseq" | "learned":
                 return False
             case other:
                 assert_never(other)
@@ -194,7 +195,7 @@ class ModelConfig(Section):
             problem = f"rotary positions need an even model.d_k, not {self.d_k}"
             settings = ("model.d_k", "model.heads", "model.d_model", "model.positions")
             raise SettingError(problem, fix, settings=settings)
-        if self.positions in ("sinusoidal", "sinusoidal-halves") and self.d_model % 2:
+        if self.positions.startswith("sinusoidal") and self.d_model % 2:
             fix = f"write d_model: {self.d_model + 1}, or positions: learned"
             problem = f"sinusoidal positions need an even model.d_model, not {self.d_model}"
             raise SettingError(problem, fix, settings=("model.d_model", "model.positions"))

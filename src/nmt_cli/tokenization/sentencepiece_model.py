@@ -80,8 +80,10 @@ def read_pieces(model: bytes) -> list[Piece]:
     return pieces
 
 
-def with_pieces(model: bytes, pieces: Sequence[Piece], *, has_bytes: bool) -> bytes:
-    """The model with these pieces; the first four are padding, unknown, begin and end."""
+def with_pieces(
+    model: bytes, pieces: Sequence[Piece], *, has_bytes: bool, special_ids: Sequence[int] = _OUR_IDS
+) -> bytes:
+    """The model with these pieces; `special_ids` are those of padding, unknown, begin and end, -1 if it has none."""
     fields = [_field(_ModelField.PIECES, _write_piece(piece)) for piece in pieces]
     # The examples with which a model tests itself may be cut into other pieces now.
     replaced = (_ModelField.PIECES, _ModelField.SELF_TEST_DATA)
@@ -89,14 +91,16 @@ def with_pieces(model: bytes, pieces: Sequence[Piece], *, has_bytes: bool) -> by
     numbers = {
         _TrainerField.VOCAB_SIZE: len(pieces),
         _TrainerField.BYTE_FALLBACK: int(has_bytes),
-        _TrainerField.PAD_ID: PAD,
-        _TrainerField.UNK_ID: UNK,
-        _TrainerField.BOS_ID: BOS,
-        _TrainerField.EOS_ID: EOS,
     }
+    ids = (_TrainerField.PAD_ID, _TrainerField.UNK_ID, _TrainerField.BOS_ID, _TrainerField.EOS_ID)
     names = (_TrainerField.PAD_PIECE, _TrainerField.UNK_PIECE, _TrainerField.BOS_PIECE, _TrainerField.EOS_PIECE)
+    numbers |= zip(ids, special_ids, strict=True)
     settings = [_field(setting, number) for setting, number in numbers.items()]
-    settings += [_field(name, piece.text.encode()) for name, piece in zip(names, pieces[:4], strict=True)]
+    settings += [
+        _field(name, pieces[number].text.encode())
+        for name, number in zip(names, special_ids, strict=True)
+        if number >= 0
+    ]
     return _write_fields([*fields, _field(_ModelField.TRAINER_SPEC, _write_fields(settings))])
 
 
@@ -275,6 +279,7 @@ def _read_varint(message: bytes, position: int) -> tuple[int, int]:
 
 def _write_varint(value: int) -> bytes:
     encoded = bytearray()
+    value &= (1 << 64) - 1  # negative numbers have ten bytes
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
         value >>= 7

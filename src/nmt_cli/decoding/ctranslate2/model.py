@@ -42,7 +42,7 @@ _TAKEN = {
     "norm": ("post", "pre"),
     "norm_type": ("layer", "rms"),
     "activation": _ACTIVATIONS,
-    "positions": ("sinusoidal", "sinusoidal-halves", "learned", "rotary"),
+    "positions": ("sinusoidal", "sinusoidal-halves", "sinusoidal-fairseq", "learned", "rotary"),
     "tying": ("all", "target", "none"),
 }
 
