@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
@@ -14,9 +14,6 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 from nmt_cli.console import configure_logging
 from nmt_cli.errors import UsageError, nearest_word
 from nmt_cli.recipe.foreign_names import answer_to_argument
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger(__name__)
 
