@@ -32,6 +32,7 @@ REFUSED: dict[Target, set[tuple[str, object]]] = {
         ("norm", "pre"),
         ("norm_type", "rms"),
         ("activation", "swiglu"),
+        ("positions", "sinusoidal-fairseq"),
         ("positions", "rotary"),
         ("encoder_window", 3),
     },

@@ -20,7 +20,7 @@ from nmt_cli.recipe.directions import Directions
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.sentencepiece_model import CONTROL, Piece, read_pieces, with_pieces
 from tests.interchange.builders import edit_json, english, load, save_sharp, write_m2m100, write_marian
-from tests.training.tiny import parallel_text
+from tests.training.tiny import events, parallel_text, prepare_tiny, train
 
 transformers = pytest.importorskip("transformers")
 
@@ -91,20 +91,23 @@ def test_a_model_of_many_languages_comes_back_equal(is_nllb: bool, tmp_path: Pat
     assert exported(tmp_path / "model", tmp_path / "fast", "ctranslate2") < 1e-4
 
 
-def test_what_m2m100_cannot_express_is_refused(tmp_path: Path) -> None:
+def test_m2m100_is_trained_further_and_then_has_no_form_in_transformers(tmp_path: Path) -> None:
+    write_m2m100(tmp_path / "m2m")
+    imported(tmp_path / "m2m", tmp_path / "model")
+    data = prepare_tiny(tmp_path, f"tokenizer.taken_from={tmp_path / 'model'}")
+    schedule = "training.schedule={name: constant, peak: 3e-3, warmup_updates: 1}"
+    settings = (schedule, "training.updates=12", "training.log_every=1")
+    assert train(data, tmp_path / "run", *settings, init_from=tmp_path / "model") == 0
+    losses = [event["nll"] for event in events(tmp_path / "run", "train")]
+    assert losses[-1] < losses[0] - 1
+    with pytest.raises(ModelError, match="has no place for"):
+        exported(tmp_path / "run" / "model", tmp_path / "back")
+
+
+def test_what_is_given_or_found_wrongly_is_refused(tmp_path: Path) -> None:
     write_m2m100(tmp_path / "m2m")
     with pytest.raises(UsageError, match="m2m has its 100 languages in its vocabulary"):
         imported(tmp_path / "m2m", tmp_path / "model", LanguagePair(source="en", target="de"))
-    imported(tmp_path / "m2m", tmp_path / "model")
-    loaded = load(tmp_path / "model")
-    with torch.no_grad():
-        assert loaded.model.output_bias is not None
-        loaded.model.output_bias[7] += 1
-    spm = (tmp_path / "model" / "source.spm").read_bytes()
-    options: dict[str, Any] = {"config": loaded.config, "source_spm": spm, "target_spm": spm, "card": ""}
-    save_model(tmp_path / "trained", weights=weights_of(loaded.model), overwrite=False, **options)
-    with pytest.raises(ModelError, match="no place for this model: training has given it a bias of the output"):
-        exported(tmp_path / "trained", tmp_path / "back")
     edit_json(tmp_path / "m2m" / "config.json", model_type="nllb-moe")
     with pytest.raises(ModelError, match="is a Hugging Face model of type 'nllb-moe', and nmt import reads") as caught:
         imported(tmp_path / "m2m", tmp_path / "other")

@@ -24,7 +24,7 @@ COMPUTED: dict[str, tuple[object, ...]] = {
     "norm_type": ("layer", "rms"),
     "activation": ("relu", "gelu", "silu", "swiglu"),
     "attention_bias": (False, True),
-    "positions": ("sinusoidal", "sinusoidal-halves", "learned", "rotary"),
+    "positions": ("sinusoidal", "sinusoidal-halves", "sinusoidal-fairseq", "learned", "rotary"),
     "encoder_window": (None, 3),
     "tying": ("all", "target", "none"),
     "output_bias": (False, True),
@@ -87,6 +87,8 @@ class LoopTransformer:
             learned: Vector = self.weights[f"{name}.positions.table"][place]
             return learned
         formula = sinusoid if self.config.positions == "sinusoidal" else sinusoid_in_halves
+        if self.config.positions == "sinusoidal-fairseq":
+            place += 2  # fairseq counts from the id of its padding, 1, plus 1
         values = [formula(place, column, self.config.d_model) for column in range(self.config.d_model)]
         return np.array(values, dtype=np.float32).astype(np.float64)
 

@@ -105,7 +105,8 @@ def _write_and_verify(
                 agreement = verify(loaded, CTranslate2Program(directory, loaded.source), lines, is_reduced=True)
             return agreement
         case "huggingface":
-            is_m2m100 = loaded.model.config.positions == "sinusoidal-fairseq"
+            has_target_symbol = loaded.config.languages.num_target_symbols > 0
+            is_m2m100 = has_target_symbol and loaded.model.config.positions == "sinusoidal-fairseq"
             _write_m2m100(loaded, directory) if is_m2m100 else _write_marian(loaded, directory)
             symbols = loaded.config.languages.target_symbols
             try:
@@ -273,7 +274,7 @@ def _check_expressible_in_m2m100(loaded: LoadedModel, texts: Sequence[str]) -> N
     expected = torch.zeros(model.target_vocab)
     expected[BOS] = MASKED_LOGIT
     obstacle = None
-    if not loaded.config.languages.num_target_symbols or "<s>" not in texts[EOS + 1 :]:
+    if "<s>" not in texts[EOS + 1 :]:
         obstacle = "its vocabulary is not that of an M2M-100 or NLLB model"
     elif bias is None or not torch.equal(bias.detach()[: model.target_vocab], expected):
         obstacle = "training has given it a bias of the output"
