@@ -94,6 +94,10 @@ def test_no_sentence_is_in_the_training_text_of_one_direction_and_set_aside_by_a
     assert not any(trained[code] & held_out[code] for code in trained)
     # The directions set the same sentences aside, so little text is lost.
     assert (len(held_out["en"]), len(held_out["de"])) == (40, 40)
+    for split in ("valid", "test"):  # and in the same split
+        texts = [(many.directory / f"{split}.{pair}.en").read_text() for pair in many.manifest.languages.pairs]
+        assert texts[0] == texts[2]
+        assert {*texts[0].splitlines()} == {*texts[1].splitlines()}
     assert not held_out["en"] & {src for src, _ in MADE}
     assert [len(part) for part in many.manifest.splits["train"].ranges] == [560, 360, 360]
 

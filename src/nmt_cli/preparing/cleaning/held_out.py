@@ -67,9 +67,14 @@ class HeldOutIndex:
                     of_language.setdefault(sentence, []).append((text.split, line, part))
             num_lines[text.split] += len(text.pairs)
 
-    def __bool__(self) -> bool:
-        """Whether there is any text."""
-        return bool(self._pairs)
+    def __len__(self) -> int:
+        """The number of different pairs."""
+        return len(self._pairs)
+
+    def splits_with(self, src: str, tgt: str, languages: LanguagePair) -> set[str]:
+        """The splits that have a sentence of a training pair."""
+        _, found_lines = self.find([src], [tgt], languages)
+        return {split for split, lines in found_lines.items() if any(lines.values())}
 
     def find(
         self, src: Sequence[str], tgt: Sequence[str], languages: LanguagePair

@@ -242,10 +242,11 @@ def _choose(
 ) -> dict[Split, list[_Candidate]]:
     """The pairs of each split: the first pairs by a hash of seed and text, none of which shares a side with another.
 
-    Pairs that share a sentence with the text in `others` come first. DataError if there are too few pairs.
+    Pairs that share a sentence with the text in `others` come first, in the split that has the sentence. DataError if
+    there are too few pairs.
     """
     wanted = sum(sizes.values())
-    num_ranked = 2 * wanted
+    num_ranked = 2 * (wanted + len(others))
     while True:
         ranked = _rank_by_hash(text, num_ranked, seed=seed, others=others)
         candidates = _drop_shared_sides(_read_candidates(text.chunks, ranked))
@@ -258,10 +259,14 @@ def _choose(
             where="train",
             hint=_smaller_sizes(sizes, available=len(candidates)),
         )
-    chosen, start = {}, 0
+    chosen: dict[Split, list[_Candidate]] = {}
+    splits_of = {index: others.splits_with(src, tgt, text.languages) for index, src, tgt in candidates}
     for split, size in sizes.items():
-        chosen[split] = sorted(candidates[start : start + size])
-        start += size
+        # Those of this split first, then those of none.
+        by_split = sorted(candidates, key=lambda pair: (bool(splits_of[pair[0]] - {split}), not splits_of[pair[0]]))
+        chosen[split] = sorted(by_split[:size])
+        taken = {index for index, _, _ in chosen[split]}
+        candidates = [pair for pair in candidates if pair[0] not in taken]
     return chosen
 
 
