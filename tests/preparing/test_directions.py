@@ -209,7 +209,7 @@ def test_a_small_direction_and_one_without_validation_text_are_warned_of(
 ) -> None:
     write_prefix(tmp_path / "news", PAIRS)
     write_prefix(tmp_path / "talks", TALKS[:9], languages=("en", "fr"))
-    write_prefix(tmp_path / "valid", invented_pairs(30, seed=9))
+    write_prefix(tmp_path / "valid", [*invented_pairs(29, seed=9), PAIRS[20]])
     text = (
         "train:\n  - {kind: text, prefix: news, languages: {source: en, target: de}}\n"
         "  - {kind: text, prefix: talks, languages: {source: en, target: fr}}\n"
@@ -220,6 +220,10 @@ def test_a_small_direction_and_one_without_validation_text_are_warned_of(
     assert "en-de has 1,000 training pairs, and en-fr 9: a model learns little of so small a part" in caplog.text
     assert "there is no validation text of en-fr" in caplog.text
     assert data.manifest.splits["valid"].by_direction == [30, 0]
+    report = json.loads((data.directory / "report.json").read_text())
+    found = {"lines": 30, "pairs": 1, "sources": 1, "targets": 1}
+    assert [part["overlap"] for part in report["directions"]] == [{"valid": found}, {}]
+    assert report["overlap"] == {"valid": found}
     assert len(data.texts("valid")[0]) == len(data.split("valid")) == 30
 
 

@@ -162,9 +162,14 @@ def select(corpus: Corpus, sources: Mapping[Split, Sequence[LocalSource]], clean
     for text in (*held_out, *chosen):
         num_pairs[text.split] += len(text.pairs)
     found_lines = [chunk.facts["found_lines"] for chunk in chunks]
+    overlaps: dict[str, Counter[str]] = {}
+    overlaps_by_direction: list[dict[str, Any]] = [{} for _ in directions]
+    for text, found in zip((*held_out, *chosen), overlap(held_out, found_lines) + overlap(chosen, []), strict=True):
+        overlaps_by_direction[text.direction][text.split] = found
+        overlaps.setdefault(text.split, Counter()).update(found)
     facts = {
         **counts.to_json(),
-        "overlap": {**overlap(held_out, found_lines), **overlap(chosen, [])},
+        "overlap": overlaps,
         "several_translations": {
             "sources": sum(several["sources"] for several in several_translations),
             "pairs": sum(several["pairs"] for several in several_translations),
@@ -173,8 +178,10 @@ def select(corpus: Corpus, sources: Mapping[Split, Sequence[LocalSource]], clean
         "warnings": warnings,
         "pairs": num_pairs,
         "directions": [
-            {"read": whole.read, "kept": whole.kept, "several_translations": several["sources"]}
-            for counts, several in zip(own_sources, several_translations, strict=True)
+            {"read": whole.read, "kept": whole.kept, "several_translations": several["sources"], "overlap": overlapping}
+            for counts, several, overlapping in zip(
+                own_sources, several_translations, overlaps_by_direction, strict=True
+            )
             for whole in [dropped_pairs.sum_of_sources(counts).counts]
         ],
     }

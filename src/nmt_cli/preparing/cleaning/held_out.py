@@ -107,20 +107,20 @@ def _unordered(languages: LanguagePair, src: str, tgt: str) -> Hashable:
     return forwards if languages.source < languages.target else forwards[::-1]
 
 
-def overlap(texts: Sequence[HeldOut], found: Iterable[FoundLines]) -> dict[str, dict[str, int]]:
-    """For each split, the number of lines that occur in training text: as a pair, as a source and as a target."""
-    lines = Counter[str]()
-    for text in texts:
-        lines[text.split] += len(text.pairs)
-    unions = {split: {part: set[int]() for part in _PARTS} for split in lines}
+def overlap(texts: Sequence[HeldOut], found: Iterable[FoundLines]) -> list[dict[str, int]]:
+    """For each text, the number of lines that occur in training text: as a pair, as a source and as a target."""
+    unions = {text.split: {part: set[int]() for part in _PARTS} for text in texts}
     for found_lines in found:
-        for split in lines:
-            for part in _PARTS:
-                unions[split][part].update(found_lines[split][part])
-    return {
-        split: {"lines": number, **{part: len(unions[split][part]) for part in _PARTS}}
-        for split, number in lines.items()
-    }
+        for split, parts in unions.items():
+            for part, lines in parts.items():
+                lines.update(found_lines[split][part])
+    counts, ends = [], Counter[str]()
+    for text in texts:
+        start = ends[text.split]
+        ends[text.split] = end = start + len(text.pairs)
+        found_in_text = {part: sum(start <= line < end for line in unions[text.split][part]) for part in _PARTS}
+        counts.append({"lines": len(text.pairs), **found_in_text})
+    return counts
 
 
 def read_held_out(
