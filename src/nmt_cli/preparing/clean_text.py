@@ -28,6 +28,7 @@ from nmt_cli.preparing.clean_chunks import (
 )
 from nmt_cli.preparing.cleaning import dropped_pairs, text_checks
 from nmt_cli.preparing.cleaning.held_out import (
+    FoundLines,
     HeldOut,
     HeldOutIndex,
     load_held_out,
@@ -158,35 +159,38 @@ def select(corpus: Corpus, sources: Mapping[Split, Sequence[LocalSource]], clean
     warnings = [warning for warning in warnings if warning is not None]
     for warning in warnings:
         logger.warning("%s", warning)
-    num_pairs = Counter({"train": sum(text.num_pairs for text in texts)})
-    for text in (*held_out, *chosen):
-        num_pairs[text.split] += len(text.pairs)
-    found_lines = [chunk.facts["found_lines"] for chunk in chunks]
-    overlaps: dict[str, Counter[str]] = {}
-    overlaps_by_direction: list[dict[str, Any]] = [{} for _ in directions]
-    for text, found in zip((*held_out, *chosen), overlap(held_out, found_lines) + overlap(chosen, []), strict=True):
-        overlaps_by_direction[text.direction][text.split] = found
-        overlaps.setdefault(text.split, Counter()).update(found)
     facts = {
         **counts.to_json(),
-        "overlap": overlaps,
+        "warnings": warnings,
+        **_facts_by_split(texts, held_out, chosen, [chunk.facts["found_lines"] for chunk in chunks]),
         "several_translations": {
             "sources": sum(several["sources"] for several in several_translations),
             "pairs": sum(several["pairs"] for several in several_translations),
             "examples": [one for several in several_translations for one in several["examples"]][:EXAMPLES_PER_REASON],
         },
-        "warnings": warnings,
-        "pairs": num_pairs,
-        "directions": [
-            {"read": whole.read, "kept": whole.kept, "several_translations": several["sources"], "overlap": overlapping}
-            for counts, several, overlapping in zip(
-                own_sources, several_translations, overlaps_by_direction, strict=True
-            )
-            for whole in [dropped_pairs.sum_of_sources(counts).counts]
-        ],
     }
+    for part, of_sources, several in zip(facts["directions"], own_sources, several_translations, strict=True):
+        whole = dropped_pairs.sum_of_sources(of_sources).counts
+        part.update(read=whole.read, kept=whole.kept, several_translations=several["sources"])
     write_file(directory / _COUNTS_FILE, json.dumps(facts, ensure_ascii=False), error=DataError)
     return_freed_memory()  # of the text that was compared: the workers of the next stages take as much again
+
+
+def _facts_by_split(
+    texts: Sequence[TrainingText], held_out: Sequence[HeldOut], chosen: Sequence[HeldOut], found: Sequence[FoundLines]
+) -> dict[str, Any]:
+    """The pairs and the overlap of each split, the latter also by direction.
+
+    `found` are the lines of `held_out` in each chunk of the training text, which has none of `chosen`.
+    """
+    num_pairs = Counter({"train": sum(text.num_pairs for text in texts)})
+    overlaps: dict[str, Counter[str]] = {}
+    directions: list[dict[str, Any]] = [{"overlap": {}} for _ in texts]
+    for text, counts in zip((*held_out, *chosen), overlap(held_out, found) + overlap(chosen, []), strict=True):
+        num_pairs[text.split] += len(text.pairs)
+        overlaps.setdefault(text.split, Counter()).update(counts)
+        directions[text.direction]["overlap"][text.split] = counts
+    return {"pairs": num_pairs, "overlap": overlaps, "directions": directions}
 
 
 @dataclass(frozen=True, slots=True)
