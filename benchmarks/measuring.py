@@ -10,11 +10,16 @@ import statistics
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Figures = dict[str, Any]
 NMT = [sys.executable, "-m", "nmt_cli"]
@@ -64,6 +69,41 @@ def summed_up(windows: Sequence[float], *, digits: int = 0) -> Figures:
         "quartiles": [_rounded(quartiles[0], digits), _rounded(quartiles[2], digits)],
         "windows": [_rounded(window, digits) for window in windows],
     }
+
+
+def cost(forward: Callable[[], Tensor], *, repeats: int) -> Figures:
+    """Seconds of a forward and backward pass on a CPU, its peak memory, and multiplications of the forward pass.
+
+    Seconds are the median of `repeats` runs after a first one. Memory is what torch allocates at most at once during
+    the passes, in bytes. The products of matrices and convolutions are counted; a backward pass has twice as many.
+    """
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        gradient = torch.randn_like(forward())
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        forward().backward(gradient)
+    assert profiled.profiler is not None
+    assert profiled.profiler.kineto_results is not None
+    events = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
+    sizes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        forward().backward(gradient)
+        seconds.append(time.perf_counter() - start)
+    return {
+        "seconds": float(f"{statistics.median(seconds):.4g}"),
+        "peak_bytes": max(accumulate(sizes)),
+        "multiplications": counter.get_total_flops() // 2,
+    }
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table."""
+    return [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
 
 
 def judged(measured: float, *, bar: float, stretch: float) -> Figures:
