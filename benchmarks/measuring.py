@@ -72,11 +72,12 @@ def summed_up(windows: Sequence[float], *, digits: int = 0) -> Figures:
 
 
 def cost(forward: Callable[[], Tensor], *, repeats: int) -> Figures:
-    """Seconds of a forward and backward pass on a CPU, its peak memory, and multiplications of the forward pass.
+    """CPU seconds of a forward and backward pass, its peak memory, and multiplications of the forward pass.
 
-    Seconds are the median of `repeats` runs after a first one. Memory is what torch allocates at most at once during
+    Seconds are the least of `repeats` runs after others, of all threads: other processes hardly change them. Memory is what torch allocates at most at once during
     the passes, in bytes. The products of matrices and convolutions are counted; a backward pass has twice as many.
     """
+    os.environ["KINETO_LOG_LEVEL"] = "99"  # the profiler writes lines to stderr
     import torch
     from torch.profiler import ProfilerActivity, profile
     from torch.utils.flop_counter import FlopCounterMode
@@ -91,11 +92,11 @@ def cost(forward: Callable[[], Tensor], *, repeats: int) -> Figures:
     sizes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
     seconds = []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = time.process_time()
         forward().backward(gradient)
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
     return {
-        "seconds": float(f"{statistics.median(seconds):.4g}"),
+        "seconds": float(f"{min(seconds):.4g}"),
         "peak_bytes": max(accumulate(sizes)),
         "multiplications": counter.get_total_flops() // 2,
     }
