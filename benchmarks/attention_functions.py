@@ -22,7 +22,7 @@ from typing import Literal, assert_never, get_args
 import numpy as np
 import torch
 from measuring import Figures, circumstances, cost, markdown_table
-from small_trainings import nats_per_token, train
+from small_trainings import batch_of, nats_per_token, train
 from torch import Tensor, nn
 
 from nmt_cli.dataset.prepared_data import PreparedData, open_prepared
@@ -33,6 +33,7 @@ from nmt_cli.model.layers import CrossAttention, DecoderLayer, EncoderLayer, Sel
 from nmt_cli.model.packing import Packed, Projections, from_rectangle, pack, to_rectangle
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import load_recipe
+from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.initial_weights import build_model
 
 Function = Literal["dot product, scaled", "dot product, not scaled", "additive"]
@@ -134,6 +135,7 @@ def main() -> None:
         for function in FUNCTIONS:
             losses = [_loss(data, function, d_k, seed, arguments) for seed in arguments.seeds]
             trainings.append({"function": function, "d_k": d_k, "nats_per_token": losses})
+    deviations = {d_k: _score_deviation(data, d_k, arguments) for d_k in arguments.d_k}
     result: Figures = {
         "benchmark": "attention functions of section 3.2.1",
         **facts,
@@ -144,6 +146,7 @@ def main() -> None:
         "costs": costs,
         "saturation": saturation,
         "trainings": trainings,
+        "initial_score_deviation": deviations,
     }
     print(json.dumps(result | {"tables": _tables(result)}, indent=2))
 
@@ -187,16 +190,31 @@ def _saturation(function: Function, d_k: int) -> Figures:
 
 def _loss(data: PreparedData, function: Function, d_k: int, seed: int, arguments: argparse.Namespace) -> float:
     """Nats per token of the validation set after a training."""
-    settings = ["model.encoder_layers=2", "model.decoder_layers=2", "model.d_model=128", "model.d_ff=512"]
-    settings += [f"model.heads={_HEADS}", f"model.d_k={d_k}", "model.d_v=64", "model.dropout=0.1"]
-    settings += [f"training.updates={arguments.updates}", f"training.batch_tokens={arguments.batch_tokens}"]
-    settings += ["training.schedule={name: noam, factor: 0.4, warmup_updates: 250}", f"training.seed={seed}"]
-    recipe = load_recipe("multi30k", overrides=settings)
+    recipe = _recipe(d_k, seed, arguments)
     model = build_model(recipe, data)
     swap_attention(model, function)
     train(recipe, model, data.split("train"), longest=recipe.model.max_positions)
     valid = data.split("valid")
     return round(nats_per_token(model, valid, np.arange(len(valid))), 3)
+
+
+@torch.no_grad()
+def _score_deviation(data: PreparedData, d_k: int, arguments: argparse.Namespace) -> float:
+    """The standard deviation of the products of queries and keys, not scaled, in the first layer of a new model."""
+    model = build_model(_recipe(d_k, arguments.seeds[0], arguments), data).eval()
+    source = batch_of(data.split("valid"), np.arange(64)).source
+    attention = model.encoder[0].self_attention
+    tokens = slice(source.num_tokens)
+    q, k, _ = attention.project(model.source_embedding(source)[tokens], source.positions[tokens])
+    return round((q[:, 0] @ k[:, 0].mT).std().item(), 2)
+
+
+def _recipe(d_k: int, seed: int, arguments: argparse.Namespace) -> Recipe:
+    settings = ["model.encoder_layers=2", "model.decoder_layers=2", "model.d_model=128", "model.d_ff=512"]
+    settings += [f"model.heads={_HEADS}", f"model.d_k={d_k}", "model.d_v=64", "model.dropout=0.1"]
+    settings += [f"training.updates={arguments.updates}", f"training.batch_tokens={arguments.batch_tokens}"]
+    settings += ["training.schedule={name: noam, factor: 0.4, warmup_updates: 250}", f"training.seed={seed}"]
+    return load_recipe("multi30k", overrides=settings)
 
 
 def _tables(result: Figures) -> dict[str, list[str]]:
@@ -224,7 +242,16 @@ def _tables(result: Figures) -> dict[str, list[str]]:
         ),
         "losses": markdown_table(
             ["function", *(f"d_k = {d_k}" for d_k in trained)],
-            [[function, *(_mean_and_range(trainings[function, d_k]) for d_k in trained)] for function in FUNCTIONS],
+            [
+                *(
+                    [function, *(_mean_and_range(trainings[function, d_k]) for d_k in trained)]
+                    for function in FUNCTIONS
+                ),
+                [
+                    "deviation of products at the start",
+                    *(str(result["initial_score_deviation"][d_k]) for d_k in trained),
+                ],
+            ],
         ),
     }
 
@@ -240,7 +267,7 @@ def _mean_and_range(values: Sequence[float]) -> str:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="prepared data")
-    parser.add_argument("--updates", type=int, default=700)
+    parser.add_argument("--updates", type=int, default=600)
     parser.add_argument("--batch-tokens", type=int, default=1000)
     parser.add_argument("--d-k", type=int, nargs="+", default=[16, 64, 256], help="widths of the trained models")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])

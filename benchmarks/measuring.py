@@ -74,8 +74,9 @@ def summed_up(windows: Sequence[float], *, digits: int = 0) -> Figures:
 def cost(forward: Callable[[], Tensor], *, repeats: int) -> Figures:
     """CPU seconds of a forward and backward pass, its peak memory, and multiplications of the forward pass.
 
-    Seconds are the least of `repeats` runs after others, of all threads: other processes hardly change them. Memory is what torch allocates at most at once during
-    the passes, in bytes. The products of matrices and convolutions are counted; a backward pass has twice as many.
+    Seconds are the least of `repeats` runs after two others; they leave out what other processes take. Memory is what
+    torch allocates at most at once during the passes, in bytes. Only products of matrices and convolutions count as
+    multiplications; a backward pass has twice as many.
     """
     os.environ["KINETO_LOG_LEVEL"] = "99"  # the profiler writes lines to stderr
     import torch

@@ -32,7 +32,7 @@ def train(recipe: Recipe, model: Transformer, pairs: TokenPairs, *, longest: int
     training = recipe.training
     order = batches(pairs, max_tokens=training.batch_tokens, longest=longest, seed=training.seed)
     for number, chosen in zip(range(1, training.updates + 1), order, strict=False):
-        batch = _batch(pairs, chosen)
+        batch = batch_of(pairs, chosen)
         launched = updater.launch(
             [(0, batch)],
             number=number,
@@ -50,11 +50,12 @@ def nats_per_token(model: Transformer, pairs: TokenPairs, chosen: NDArray[np.int
     nll, tokens = 0.0, 0
     by_length = chosen[np.argsort(pairs.tgt.lengths[chosen], kind="stable")]
     for first in range(0, len(by_length), _SCORED_PAIRS):
-        batch = _batch(pairs, by_length[first : first + _SCORED_PAIRS])
+        batch = batch_of(pairs, by_length[first : first + _SCORED_PAIRS])
         nll += plain_loss(model, 0.0, batch).nll.item()
         tokens += batch.target.num_tokens
     return nll / tokens
 
 
-def _batch(pairs: TokenPairs, chosen: NDArray[np.int64]) -> Batch:
+def batch_of(pairs: TokenPairs, chosen: NDArray[np.int64]) -> Batch:
+    """The batch of the chosen pairs."""
     return make_batch(pairs.rows(chosen), pairs, device=_CPU, shape=None, pinned=False)
