@@ -202,7 +202,8 @@ def _loss(data: PreparedData, function: Function, d_k: int, seed: int, arguments
 def _score_deviation(data: PreparedData, d_k: int, arguments: argparse.Namespace) -> float:
     """The standard deviation of the products of queries and keys, not scaled, in the first layer of a new model."""
     model = build_model(_recipe(d_k, arguments.seeds[0], arguments), data).eval()
-    source = batch_of(data.split("valid"), np.arange(64)).source
+    valid = data.split("valid")
+    source = batch_of(valid, np.arange(min(len(valid), 64))).source
     attention = model.encoder[0].self_attention
     tokens = slice(source.num_tokens)
     q, k, _ = attention.project(model.source_embedding(source)[tokens], source.positions[tokens])

@@ -4,8 +4,9 @@ python benchmarks/charts.py                                                    #
 python benchmarks/train_speed.py ... | python benchmarks/charts.py --add training    # keeps a result, then draws
 
 A file of results is a list of what a benchmark has printed, the oldest first: of train_speed.py in training.json, of
-decode.py --json - in decoding.json, of serve_load.py in serving.json. A chart shows the newest result of each system.
-A result that is marked as transcribed was taken from a page, because its JSON was not kept.
+decode.py --json - in decoding.json, of serve_load.py in serving.json, and of three others in files with their names. A
+chart shows the newest result of each system. A result that is marked as transcribed was taken from a page, because its
+JSON was not kept.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 _ROOT = Path(__file__).resolve().parents[1]
 _RESULTS, _IMAGES = _ROOT / "benchmarks" / "results", _ROOT / "docs" / "images"
 # Half-way between black and white, so that they can be read on both.
-_TEXT, _GRID, _COLOURS = "#768089", "#76808955", ("#2f81d7", "#a0783c", "#8a6fc4")
+_TEXT, _GRID = "#768089", "#76808955"
+_COLOURS = ("#2f81d7", "#a0783c", "#8a6fc4", "#3f9142", "#c4566a", "#1f9a9a")
 
 Result = Mapping[str, Any]
 
@@ -35,7 +37,7 @@ def main() -> None:
         file = _RESULTS / f"{arguments.add}.json"
         results = [*(_results(arguments.add) if file.exists() else []), json.load(sys.stdin)]
         file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    for name, draw in (("speed", _speed), ("decoding", _decoding), ("serving", _serving)):
+    for name, draw in _CHARTS.items():
         _write(name, draw)
 
 
@@ -91,14 +93,98 @@ def _decoding(axes: Sequence[Axes]) -> None:
 def _serving(axes: Sequence[Axes]) -> None:
     engines = {"torch": "PyTorch, float32", "ctranslate2": "CTranslate2, int8"}
     for axis, (engine, title) in zip(axes, engines.items(), strict=True):
-        for colour, (name, rates) in zip(_COLOURS, serving(_results("serving"), engine).items(), strict=False):
-            axis.plot(range(len(rates)), list(rates.values()), color=colour, marker="o", label=name)
-            axis.set_xticks(range(len(rates)), [str(clients) for clients in rates])
-        axis.grid(axis="y", color=_GRID, linewidth=0.6)
+        _lines(axis, serving(_results("serving"), engine))
         axis.set_ylim(bottom=0)
         axis.set_xlabel("clients")
         axis.set_ylabel("answers per second")
         axis.set_title(title)
+
+
+def _layer_complexity(axes: Sequence[Axes]) -> None:
+    result = _results("layer-complexity")[-1]
+    seconds = {(row["layer"], row["d"], row["n"]): row["seconds"] for row in result["costs"]}
+    lengths, widths = (sorted({row[key] for row in result["costs"]}) for key in ("n", "d"))
+    ours, recurrent = "self-attention with its matrices", "recurrent"
+    layers = [name for name in result["exponents"] if name != "self-attention"]
+    milliseconds = {
+        name: {n: 1e6 * seconds[name, widths[-1], n] / result["tokens"] for n in lengths} for name in layers
+    }
+    _lines(axes[0], milliseconds)
+    axes[0].set_yscale("log")
+    axes[0].set_ylabel("ms per 1,000 tokens")
+    axes[0].set_xlabel("length n")
+    axes[0].set_title(f"forward and backward, d = {widths[-1]}")
+    for colour, d in zip(_COLOURS, widths, strict=False):
+        ratios = [seconds[ours, d, n] / seconds[recurrent, d, n] for n in lengths]
+        axes[1].plot([n / d for n in lengths], ratios, color=colour, marker="o", label=f"time, d = {d}")
+    counts = {(row["layer"], row["n"]): row["multiplications"] for row in result["costs"] if row["d"] == widths[0]}
+    ratios = [counts[ours, n] / counts[recurrent, n] for n in lengths]
+    axes[1].plot([n / widths[0] for n in lengths], ratios, color=_TEXT, linestyle="--", label="multiplications")
+    axes[1].axhline(1, color=_GRID)
+    axes[1].axvline(1, color=_GRID)
+    axes[1].set_xscale("log", base=2)
+    axes[1].set_yscale("log")
+    axes[1].set_xlabel("n / d")
+    axes[1].set_title("self-attention with its matrices / recurrent")
+    axes[1].legend(frameon=False, labelcolor=_TEXT, fontsize=8)
+
+
+def _attention_functions(axes: Sequence[Axes]) -> None:
+    result = _results("attention-functions")[-1]
+    functions = dict.fromkeys(row["function"] for row in result["saturation"])
+    gradients, losses = (
+        {name: {row["d_k"]: value(row) for row in result[key] if row["function"] == name} for name in functions}
+        for key, value in (
+            ("saturation", lambda row: row["gradient"]),
+            ("trainings", lambda row: sum(row["nats_per_token"]) / len(row["nats_per_token"])),
+        )
+    )
+    _lines(axes[0], gradients)
+    axes[0].set_yscale("log")
+    axes[0].set_title("gradient of the softmax, random queries and keys")
+    _lines(axes[1], losses)
+    axes[1].set_title(f"loss of small models after {result['updates']} updates")
+    axes[1].set_ylabel("nats per token")
+    for axis in axes:
+        axis.set_xlabel("d_k")
+
+
+def _position_lengths(axes: Sequence[Axes]) -> None:
+    found = _results("position-lengths")[-1]["nats_per_token"]
+    means = {
+        name: {length: sum(values) / len(values) for length, values in by_length.items()}
+        for name, by_length in found.items()
+    }
+    _lines(axes[0], means)
+    axes[0].set_ylabel("nats per token")
+    axes[0].set_title("loss by length")
+    (control,) = (name for name in means if "all lengths" in name)
+    differences = {
+        name: {length: value - means[control][length] for length, value in by_length.items()}
+        for name, by_length in means.items()
+    }
+    _lines(axes[1], differences)
+    axes[1].set_title("above the training on all lengths")
+    for axis in axes:
+        axis.set_xlabel("pieces")
+
+
+_CHARTS = {
+    "speed": _speed,
+    "decoding": _decoding,
+    "serving": _serving,
+    "layer-complexity": _layer_complexity,
+    "attention-functions": _attention_functions,
+    "position-lengths": _position_lengths,
+}
+
+
+def _lines(axis: Axes, sides: Mapping[str, Mapping[Any, float]]) -> None:
+    """A line for each side over the same equally spaced places."""
+    for colour, (name, values) in zip(_COLOURS, sides.items(), strict=False):
+        axis.plot(range(len(values)), list(values.values()), color=colour, marker="o", label=name)
+        axis.set_xticks(range(len(values)), [str(place) for place in values])
+    axis.grid(axis="y", color=_GRID, linewidth=0.6)
 
 
 def _bars(axis: Axes, groups: Sequence[str], sides: Mapping[str, Sequence[float]], *, label: str) -> None:
@@ -129,7 +215,8 @@ def _write(name: str, draw: Any) -> None:
         axis.spines[["top", "right"]].set_visible(False)
         axis.set_axisbelow(True)
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False, labelcolor=_TEXT)
+    ncols = len(labels) if len(labels) < 5 else 3
+    figure.legend(handles, labels, loc="outside upper center", ncols=ncols, frameon=False, labelcolor=_TEXT)
     figure.savefig(_IMAGES / f"{name}.svg", transparent=True, metadata={"Date": None})
     plt.close(figure)
 

@@ -3,28 +3,50 @@
 from __future__ import annotations
 
 import importlib
+import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 
 from nmt_cli.model.packing import pack
+from tests.training.tiny import parallel_text, prepare_tiny
+
+CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def functions(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+def benchmark(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Imports a benchmark for one test."""
     monkeypatch.syspath_prepend(str(repository / "benchmarks"))
-    yield importlib.import_module("attention_functions")
-    for name in ("attention_functions", "small_trainings", "padded_transformer", "measuring"):
-        del sys.modules[name]
+    before = set(sys.modules)
+    yield importlib.import_module
+    folder = repository / "benchmarks"
+    for name in set(sys.modules) - before:
+        file = getattr(sys.modules[name], "__file__", None)
+        if file and Path(file).parent == folder:
+            del sys.modules[name]
+
+
+def run(repository: Path, command: str, *arguments: str | Path) -> dict[str, Any]:
+    script = repository / "benchmarks" / command
+    process = subprocess.run(
+        [sys.executable, script, *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stderr
+    found: dict[str, Any] = json.loads(process.stdout)
+    return found
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_attention_functions_are_their_formulas(functions: ModuleType, is_causal: bool) -> None:
-    layout = pack([[0] * 5, [0] * 3], device=torch.device("cpu"))
+def test_attention_functions_are_their_formulas(benchmark: Any, is_causal: bool) -> None:
+    functions: ModuleType = benchmark("attention_functions")
+    layout = pack([[0] * 5, [0] * 3], device=CPU)
     torch.manual_seed(1)
     q, k, v = torch.randn(3, 8, 2, 4)
     weight = functions.score_weight(2, 4).detach()
@@ -42,3 +64,72 @@ def test_attention_functions_are_their_formulas(functions: ModuleType, is_causal
                     weights = torch.stack([scores[function](q[place, head], k[key, head], head) for key in seen])
                     expected = weights.softmax(0) @ v[list(seen), head]
                     torch.testing.assert_close(found[place, head], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_attention_in_blocks_is_nmts_attention_with_a_window(benchmark: Any) -> None:
+    layers: ModuleType = benchmark("layer_complexity")
+    torch.manual_seed(1)
+    for d, n in ((16, 16), (128, 64)):
+        x, direction = torch.randn(2, n, d, requires_grad=True), torch.randn(2, n, d)
+        outputs = [make(x) for make in (layers.mixing(d, window=layers.WINDOW), layers.mixing_in_blocks(d))]
+        torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-5)
+        gradients = [torch.autograd.grad(out, x, direction)[0] for out in outputs]
+        torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+
+
+def test_n_steps_of_the_recurrence_are_the_recurrent_layer(benchmark: Any) -> None:
+    layer = benchmark("layer_complexity").Recurrence(8, 8, batch_first=True)
+    x = torch.randn(2, 6, 8)
+    torch.testing.assert_close(layer.steps(x, 6), layer(x))
+    assert not torch.allclose(layer.steps(x, 5), layer(x))
+
+
+def test_layers_have_the_multiplications_chains_and_paths_of_table_1(repository: Path) -> None:
+    sizes = ("--lengths", "256", "512", "--widths", "64", "128", "--path-lengths", "64", "128")
+    result = run(repository, "layer_complexity.py", "--tokens", "512", *sizes, "--repeats", "1")
+    n, d, kernel, window = 512, 128, result["kernel"], result["window"]
+    counts = {row["layer"]: row["multiplications"] for row in result["costs"] if (row["n"], row["d"]) == (n, d)}
+    assert counts == {
+        "self-attention": 2 * n**2 * d,
+        "self-attention with its matrices": 2 * n**2 * d + 4 * n * d**2,
+        "restricted, nmt's": 2 * n**2 * d,
+        "restricted, in blocks": 3 * window * n * d,
+        "recurrent": 6 * n * d**2,
+        "convolution": kernel * n * d**2,
+        "separable convolution": kernel * n * d + n * d**2,
+    }
+    assert all(row["peak_bytes"] >= 2 * 4 * result["tokens"] * row["d"] for row in result["costs"])  # outputs, gradient
+    for name, chain in result["sequential_operations"].items():
+        assert (chain["128"] > 1.9 * chain["64"]) if name == "recurrent" else (chain["128"] == chain["64"])
+    assert {name: list(paths.values()) for name, paths in result["path_length"].items()} == {
+        "self-attention": [1, 1],
+        "self-attention with its matrices": [1, 1],
+        "restricted, nmt's": [4, 8],  # of 16 tokens each
+        "restricted, in blocks": [4, 8],
+        "recurrent": [64, 128],
+        "convolution": [21, 43],  # of 3 tokens each
+        "separable convolution": [21, 43],
+        "convolution, dilated": [3, 3],  # 7^3 = 343
+    }
+
+
+def test_the_softmax_saturates_without_scaling_and_models_train(repository: Path, tmp_path: Path) -> None:
+    data = prepare_tiny(tmp_path).directory
+    small = ("--updates", "3", "--d-k", "8", "--seeds", "1", "--lengths", "16", "--tokens", "64", "--repeats", "1")
+    result = run(repository, "attention_functions.py", "--data", data, *small, "--saturation-d-k", "16", "1024")
+    gradients = {(row["function"], row["d_k"]): row["gradient"] for row in result["saturation"]}
+    assert gradients["dot product, not scaled", 1024] < gradients["dot product, not scaled", 16] / 10
+    for function in ("dot product, scaled", "additive"):
+        assert gradients[function, 1024] == pytest.approx(gradients[function, 16], rel=0.2)
+    losses = {row["function"]: row["nats_per_token"] for row in result["trainings"]}
+    assert len({*map(tuple, losses.values())}) == len(losses), "each function has its own model"
+
+
+def test_positions_are_scored_by_length(repository: Path, tmp_path: Path) -> None:
+    pairs = parallel_text(60, seed=3)
+    long = [(" ".join([src] * 3), " ".join([tgt] * 3)) for src, tgt in pairs[:20]]
+    data = prepare_tiny(tmp_path, train=pairs, valid=[*pairs[:5], *long]).directory
+    result = run(repository, "position_lengths.py", "--data", data, "--updates", "3", "--seeds", "1")
+    assert all(result["scored_pairs"].values()), "there are pairs of each range"
+    losses = [[*found.values()] for found in result["nats_per_token"].values()]
+    assert all(losses.count(found) == 1 for found in losses), "each training has its own model"
