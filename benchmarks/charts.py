@@ -105,9 +105,10 @@ def _layer_complexity(axes: Sequence[Axes]) -> None:
     seconds = {(row["layer"], row["d"], row["n"]): row["seconds"] for row in result["costs"]}
     lengths, widths = (sorted({row[key] for row in result["costs"]}) for key in ("n", "d"))
     ours, recurrent = "self-attention with its matrices", "recurrent"
-    layers = [name for name in result["exponents"] if name != "self-attention"]
+    layers = [name for name in result["sequential_operations"] if name != "self-attention"]
     milliseconds = {
-        name: {n: 1e6 * seconds[name, widths[-1], n] / result["tokens"] for n in lengths} for name in layers
+        name: {n: 1e6 * seconds[name, widths[-1], n] / (n * (result["tokens"] // n)) for n in lengths}
+        for name in layers
     }
     _lines(axes[0], milliseconds)
     axes[0].set_yscale("log")

@@ -4,7 +4,7 @@ python benchmarks/layer_complexity.py | python benchmarks/charts.py --add layer-
 
 Each layer runs forward and backward over --tokens tokens, in sentences of n tokens with d channels. The figures per
 sentence are fitted by n^a d^b, for n of at least 256. The paper's exponents come from the same fit to its formula,
-because some formulas are sums. Prints one JSON object with two tables for docs/paper-measured.md.
+because some formulas are sums. Prints one JSON object with tables for docs/paper-measured.md.
 
 *Sequential operations* are the longest chain in the graph of torch's autograd. *Path length* is the smallest number of
 layers with a gradient of the last output with respect to the first input that is not zero; in the recurrent layer, the
@@ -20,7 +20,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial, reduce
 
 import numpy as np
@@ -40,6 +40,7 @@ from nmt_cli.recipe.schema import ModelConfig
 KERNEL, WINDOW = 7, 32
 _HEAD_WIDTH = 64
 _FITTED_FROM = 256
+_FITTED = ("multiplications", "seconds", "peak_bytes")
 _NARROW = 16  # channels where only the graph counts
 
 Layer = Callable[[Tensor], Tensor]
@@ -50,13 +51,17 @@ Stack = Callable[[Tensor, int], Tensor]
 
 @dataclass(frozen=True)
 class Kind:
-    """A row of Table 1: the layer for d channels, and what the paper says; `operations` has its complexity."""
+    """A row of Table 1: the layer for d channels, and what the paper says; `operations` has its complexity.
+
+    Without a number of `sentences`, there are as many as --tokens allows.
+    """
 
     make: Callable[[int], Layer]
     complexity: str
     operations: Callable[[int, int], float]
     sequential: str
     path_length: str
+    sentences: int | None = None
 
 
 class Convolution(nn.Module):
@@ -69,7 +74,16 @@ class Convolution(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [B, n, d] to [B, n, d]."""
-        out: Tensor = self.channels(self.tokens(x.mT)).mT
+        return self.over_channels(self.over_tokens(x))
+
+    def over_tokens(self, x: Tensor) -> Tensor:
+        """The part that sees more than one token."""
+        out: Tensor = self.tokens(x.mT).mT
+        return out
+
+    def over_channels(self, x: Tensor) -> Tensor:
+        """The part that sees one token at a time, if there is one."""
+        out: Tensor = self.channels(x.mT).mT
         return out
 
 
@@ -179,6 +193,16 @@ KINDS = {
     ),
 }
 _DILATED = "convolution, dilated"
+# Why the time of two layers has other exponents than their multiplications.
+EXPLANATIONS = {
+    "recurrent, 16 sentences of any length": replace(KINDS["recurrent"], sentences=16),
+    "separable convolution, over tokens": Kind(
+        lambda d: Convolution(d, is_separable=True).over_tokens, "k n d", lambda n, d: KERNEL * n * d, "1", "n / k"
+    ),
+    "separable convolution, over channels": Kind(
+        lambda d: Convolution(d, is_separable=True).over_channels, "n d²", lambda n, d: n * d**2, "1", ""
+    ),
+}
 
 
 def main() -> None:
@@ -188,7 +212,7 @@ def main() -> None:
     facts = circumstances("cpu", commit=arguments.commit)
     costs = [
         {"layer": name, "n": n, "d": d, **_cost(kind, n, d, arguments)}
-        for name, kind in KINDS.items()
+        for name, kind in (KINDS | EXPLANATIONS).items()
         for d in arguments.widths
         for n in arguments.lengths
     ]
@@ -209,7 +233,7 @@ def main() -> None:
         "kernel": KERNEL,
         "window": WINDOW,
         "costs": costs,
-        "exponents": {name: _exponents(name, costs, arguments.tokens) for name in KINDS},
+        "exponents": {name: _exponents(kind, name, costs) for name, kind in (KINDS | EXPLANATIONS).items()},
         "sequential_operations": chains,
         "path_length": paths,
     }
@@ -260,25 +284,24 @@ def _inputs(node: Node) -> list[Node]:
 
 def _cost(kind: Kind, n: int, d: int, arguments: argparse.Namespace) -> Figures:
     torch.manual_seed(1)
-    layer, x = kind.make(d), torch.randn(arguments.tokens // n, n, d, requires_grad=True)
-    return cost(lambda: layer(x), repeats=arguments.repeats)
+    sentences = kind.sentences or arguments.tokens // n
+    layer, x = kind.make(d), torch.randn(sentences, n, d, requires_grad=True)
+    return {"sentences": sentences, **cost(lambda: layer(x), repeats=arguments.repeats)}
 
 
-def _exponents(name: str, costs: Sequence[Figures], tokens: int) -> dict[str, list[float]]:
+def _exponents(kind: Kind, name: str, costs: Sequence[Figures]) -> dict[str, list[float]]:
     """a and b of n^a d^b: of the paper's formula, and of multiplications, seconds and bytes per sentence."""
     rows = [row for row in costs if row["layer"] == name and row["n"] >= _FITTED_FROM]
     logs = np.log([[math.e, row["n"], row["d"]] for row in rows])
-    kinds = {
-        key: [row[key] * row["n"] / tokens for row in rows] for key in ("multiplications", "seconds", "peak_bytes")
-    }
-    kinds["paper"] = [KINDS[name].operations(row["n"], row["d"]) for row in rows]
-    return {key: np.linalg.lstsq(logs, np.log(values))[0][1:].round(2).tolist() for key, values in kinds.items()}
+    figures = {key: [row[key] / row["sentences"] for row in rows] for key in _FITTED}
+    figures["paper"] = [kind.operations(row["n"], row["d"]) for row in rows]
+    return {key: np.linalg.lstsq(logs, np.log(values))[0][1:].round(2).tolist() for key, values in figures.items()}
 
 
 def _tables(result: Figures) -> dict[str, list[str]]:
     complexity, sequential = [], []
-    for name, kind in KINDS.items():
-        fitted = (result["exponents"][name][key] for key in ("paper", "multiplications", "seconds", "peak_bytes"))
+    for name, kind in (KINDS | EXPLANATIONS).items():
+        fitted = (result["exponents"][name][key] for key in ("paper", *_FITTED))
         complexity.append([name, f"O({kind.complexity})", *(f"n^{a:.2f} d^{b:.2f}" for a, b in fitted)])
     for name, paths in result["path_length"].items():
         kind = KINDS[name if name != _DILATED else "convolution"]
@@ -286,11 +309,11 @@ def _tables(result: Figures) -> dict[str, list[str]]:
         path = "log_k(n)" if name == _DILATED else kind.path_length
         cells = [", ".join(map(str, found.values())) for found in (chain, paths)]
         sequential.append([name, f"O({kind.sequential})", cells[0], f"O({path})", cells[1]])
+    header = ["layer", "paper", "paper's exponents", "multiplications", "time", "memory"]
     lengths = ", ".join(str(n) for n in next(iter(result["path_length"].values())))
     return {
-        "complexity": markdown_table(
-            ["layer", "paper", "paper's exponents", "multiplications", "time", "memory"], complexity
-        ),
+        "complexity": markdown_table(header, complexity[: len(KINDS)]),
+        "explanations": markdown_table(header, complexity[len(KINDS) :]),
         "paths": markdown_table(
             ["layer", "sequential operations, paper", f"chain at n = {lengths}", "path length, paper", "layers"],
             sequential,
