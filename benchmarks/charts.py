@@ -102,31 +102,34 @@ def _serving(axes: Sequence[Axes]) -> None:
 
 def _layer_complexity(axes: Sequence[Axes]) -> None:
     result = _results("layer-complexity")[-1]
-    seconds = {(row["layer"], row["d"], row["n"]): row["seconds"] for row in result["costs"]}
+    by_place = {(row["layer"], row["d"], row["n"]): row for row in result["costs"]}
+    milliseconds = {place: 1e6 * row["seconds"] / (row["sentences"] * row["n"]) for place, row in by_place.items()}
     lengths, widths = (sorted({row[key] for row in result["costs"]}) for key in ("n", "d"))
-    ours, recurrent = "self-attention with its matrices", "recurrent"
     layers = [name for name in result["sequential_operations"] if name != "self-attention"]
-    milliseconds = {
-        name: {n: 1e6 * seconds[name, widths[-1], n] / (n * (result["tokens"] // n)) for n in lengths}
-        for name in layers
-    }
-    _lines(axes[0], milliseconds)
+    _lines(axes[0], {name: {n: milliseconds[name, widths[-1], n] for n in lengths} for name in layers})
     axes[0].set_yscale("log")
     axes[0].set_ylabel("ms per 1,000 tokens")
     axes[0].set_xlabel("length n")
     axes[0].set_title(f"forward and backward, d = {widths[-1]}")
+    ours, recurrent, of_16 = "self-attention with its matrices", "recurrent", "recurrent, 16 sentences of any length"
     for colour, d in zip(_COLOURS, widths, strict=False):
-        ratios = [seconds[ours, d, n] / seconds[recurrent, d, n] for n in lengths]
-        axes[1].plot([n / d for n in lengths], ratios, color=colour, marker="o", label=f"time, d = {d}")
-    counts = {(row["layer"], row["n"]): row["multiplications"] for row in result["costs"] if row["d"] == widths[0]}
-    ratios = [counts[ours, n] / counts[recurrent, n] for n in lengths]
+        for other, style in ((of_16, "-"), (recurrent, ":")):
+            ratios = [milliseconds[ours, d, n] / milliseconds[other, d, n] for n in lengths]
+            label = f"time, d = {d}" if other == of_16 else None
+            axes[1].plot([n / d for n in lengths], ratios, color=colour, linestyle=style, marker=".", label=label)
+    ratios = [
+        by_place[ours, widths[0], n]["multiplications"] / by_place[recurrent, widths[0], n]["multiplications"]
+        for n in lengths
+    ]
     axes[1].plot([n / widths[0] for n in lengths], ratios, color=_TEXT, linestyle="--", label="multiplications")
     axes[1].axhline(1, color=_GRID)
     axes[1].axvline(1, color=_GRID)
     axes[1].set_xscale("log", base=2)
-    axes[1].set_yscale("log")
+    axes[1].set_yscale("log", base=2)
     axes[1].set_xlabel("n / d")
     axes[1].set_title("self-attention with its matrices / recurrent")
+    axes[1].xaxis.set_major_formatter("{x:g}")
+    axes[1].yaxis.set_major_formatter("{x:g}")
     axes[1].legend(frameon=False, labelcolor=_TEXT, fontsize=8)
 
 

@@ -299,26 +299,38 @@ def _exponents(kind: Kind, name: str, costs: Sequence[Figures]) -> dict[str, lis
 
 
 def _tables(result: Figures) -> dict[str, list[str]]:
-    complexity, sequential = [], []
+    rates = {(row["layer"], row["d"]): _gigaflops(row) for row in result["costs"] if row["n"] == _FITTED_FROM}
+    widths = sorted({d for _, d in rates})
+    ends = (widths[0], widths[-1])
+    complexity, explanations, sequential = [], [], []
     for name, kind in (KINDS | EXPLANATIONS).items():
         fitted = (result["exponents"][name][key] for key in ("paper", *_FITTED))
-        complexity.append([name, f"O({kind.complexity})", *(f"n^{a:.2f} d^{b:.2f}" for a, b in fitted)])
+        row = [name, f"O({kind.complexity})", *(f"n^{a:.2f} d^{b:.2f}" for a, b in fitted)]
+        if name in KINDS:
+            complexity.append(row)
+        else:
+            explanations.append([*row[:-1], *(f"{rates[name, d]:.1f}" for d in ends)])
     for name, paths in result["path_length"].items():
         kind = KINDS[name if name != _DILATED else "convolution"]
         chain = result["sequential_operations"].get(name, {})
         path = "log_k(n)" if name == _DILATED else kind.path_length
         cells = [", ".join(map(str, found.values())) for found in (chain, paths)]
         sequential.append([name, f"O({kind.sequential})", cells[0], f"O({path})", cells[1]])
-    header = ["layer", "paper", "paper's exponents", "multiplications", "time", "memory"]
+    header = ["layer", "paper", "paper's exponents", "multiplications", "time"]
     lengths = ", ".join(str(n) for n in next(iter(result["path_length"].values())))
     return {
-        "complexity": markdown_table(header, complexity[: len(KINDS)]),
-        "explanations": markdown_table(header, complexity[len(KINDS) :]),
+        "complexity": markdown_table([*header, "memory"], complexity),
+        "explanations": markdown_table([*header, *(f"GFLOP/s, d = {d}" for d in ends)], explanations),
         "paths": markdown_table(
             ["layer", "sequential operations, paper", f"chain at n = {lengths}", "path length, paper", "layers"],
             sequential,
         ),
     }
+
+
+def _gigaflops(row: Figures) -> float:
+    """Billions of multiplications and additions per second, both passes together."""
+    return 2 * 3 * row["multiplications"] / row["seconds"] / 1e9
 
 
 def _arguments() -> argparse.Namespace:
