@@ -193,7 +193,7 @@ def _loss(data: PreparedData, function: Function, d_k: int, seed: int, arguments
     recipe = _recipe(d_k, seed, arguments)
     model = build_model(recipe, data)
     swap_attention(model, function)
-    train(recipe, model, data.split("train"), longest=recipe.model.max_positions)
+    train(recipe, model, data.split("train"), longest=recipe.model.max_positions, precision="fp32")
     valid = data.split("valid")
     return round(nats_per_token(model, valid, np.arange(len(valid))), 3)
 

@@ -71,10 +71,11 @@ def _losses(data: PreparedData, name: str, seed: int, arguments: argparse.Namesp
     settings = ["model.encoder_layers=2", "model.decoder_layers=2", "model.d_model=128", "model.d_ff=512"]
     settings += ["model.dropout=0.1", f"model.positions={positions}", f"training.seed={seed}"]
     settings += [f"training.updates={arguments.updates}", f"training.batch_tokens={arguments.batch_tokens}"]
+    settings += ["training.schedule={name: noam, factor: 0.4, warmup_updates: 200}"]
     recipe = load_recipe("multi30k", overrides=settings)
     model, num_eos = build_model(recipe, data), 1
     longest = _SHORT + num_eos if is_short else recipe.model.max_positions
-    train(recipe, model, data.split("train"), longest=longest)
+    train(recipe, model, data.split("train"), longest=longest, precision="auto")
     valid = data.split("valid")
     return [round(nats_per_token(model, valid, chosen), 3) for chosen in _pairs_by_length(data)]
 
@@ -89,7 +90,7 @@ def _pairs_by_length(data: PreparedData) -> list[np.ndarray[tuple[int], np.dtype
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="prepared data")
-    parser.add_argument("--updates", type=int, default=800)
+    parser.add_argument("--updates", type=int, default=400)
     parser.add_argument("--batch-tokens", type=int, default=2000)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--commit", help="commit of the code, if there is no git")

@@ -9,7 +9,7 @@ from padded_transformer import batches
 
 from nmt_cli.dataset.batches import Batch, make_batch
 from nmt_cli.dataset.prepared_data import TokenPairs
-from nmt_cli.devices import multiply_float32_fast
+from nmt_cli.devices import PrecisionChoice, choose_precision, multiply_float32_fast
 from nmt_cli.memory import keep_freed_memory
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe
@@ -21,14 +21,15 @@ _CPU = torch.device("cpu")
 _SCORED_PAIRS = 64
 
 
-def train(recipe: Recipe, model: Transformer, pairs: TokenPairs, *, longest: int) -> None:
-    """Take the recipe's updates in float32, on pairs of at most `longest` tokens per side, with EOS.
+def train(recipe: Recipe, model: Transformer, pairs: TokenPairs, *, longest: int, precision: PrecisionChoice) -> None:
+    """Take the recipe's updates, on pairs of at most `longest` tokens per side, with EOS.
 
     A batch has `training.batch_tokens` padded tokens on its longer side, and its order depends on the recipe's seed.
     """
     keep_freed_memory()
     multiply_float32_fast(_CPU)
-    updater = Updater(recipe, model, precision="fp32", ranks=Ranks(0, 1, _CPU))
+    chosen = choose_precision(precision, device=_CPU, training=True)
+    updater = Updater(recipe, model, precision=chosen, ranks=Ranks(0, 1, _CPU))
     training = recipe.training
     order = batches(pairs, max_tokens=training.batch_tokens, longest=longest, seed=training.seed)
     for number, chosen in zip(range(1, training.updates + 1), order, strict=False):
