@@ -9,6 +9,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ _COMPLETION = [
 _FEW_KEYS = 3  # of a section, which has no heading of its own
 _ON_OTHER_PAGES = {"cleaning": "[Clean data](../how-to/clean-data.md#the-rules) has its keys, with defaults and rules."}
 _KEY_HEADER = ("key", "type", "default", "meaning")
+_MEASURED_SECTIONS = {"layer-complexity": "Table 1"}  # of the paper, by subject of results
 _PART = re.compile(r"(?<=<!-- begin )(?P<name>[a-z-]+)( -->\n).*?(?=<!-- end (?P=name) -->)", re.DOTALL)
 
 
@@ -122,6 +124,28 @@ def experiments() -> str:
     return "\n".join([*_table(("figure", *names, "source", "why this tolerance"), rows), ""])
 
 
+def measured_arguments() -> str:
+    """The commands of the paper's arguments, with their minutes."""
+    rows = []
+    for subject, section in _MEASURED_SECTIONS.items():
+        result = _newest_result(subject)
+        rows.append(
+            (section, f"`{result['command']}`", f"{result['minutes']:.0f}", result["commit"], result["hardware"])
+        )
+    return "\n".join([*_table(("section", "command", "minutes", "commit", "hardware"), rows), ""])
+
+
+def measured_table(subject: str, name: str) -> str:
+    """A table of the newest result in benchmarks/results/SUBJECT.json."""
+    return "\n".join([*_newest_result(subject)["tables"][name], ""])
+
+
+def _newest_result(subject: str) -> dict[str, Any]:
+    file = ROOT / "benchmarks" / "results" / f"{subject}.json"
+    newest: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))[-1]
+    return newest
+
+
 PARTS: Mapping[str, Callable[[], str]] = {
     "recipe": recipe,
     "corpus": corpus,
@@ -130,6 +154,10 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "recipes": recipes,
     "corpora": corpora,
     "experiments": experiments,
+    "measured-arguments": measured_arguments,
+    "layer-complexity": partial(measured_table, "layer-complexity", "complexity"),
+    "layer-explanations": partial(measured_table, "layer-complexity", "explanations"),
+    "layer-paths": partial(measured_table, "layer-complexity", "paths"),
 }
 
 

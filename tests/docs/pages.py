@@ -22,7 +22,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 ROOT = Path(__file__).resolve().parents[2]
-MEASUREMENTS = ROOT / "docs" / "benchmarks" / "README.md"
+MEASUREMENTS = {ROOT / "docs" / "benchmarks" / "README.md", ROOT / "docs" / "paper-measured.md"}
 NEEDS = {"network", "gpus", "docker", "slurm", "torchrun"}
 BEGINNINGS = {"nothing", "text", "demo", "stopped"}
 MARKS = {"needs", "file", "exits", "figures", "words", "begins"}
@@ -95,4 +95,4 @@ def pages() -> list[Page]:
 
 def guides() -> list[Page]:
     """All pages but the measurements: what was measured is not run again."""
-    return [page for page in pages() if page.path != MEASUREMENTS]
+    return [page for page in pages() if page.path not in MEASUREMENTS]
