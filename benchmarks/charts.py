@@ -4,9 +4,9 @@ python benchmarks/charts.py                                                    #
 python benchmarks/train_speed.py ... | python benchmarks/charts.py --add training    # keeps a result, then draws
 
 A file of results is a list of what a benchmark has printed, the oldest first: of train_speed.py in training.json, of
-decode.py --json - in decoding.json, of serve_load.py in serving.json, of layer_complexity.py in layer-complexity.json.
-A chart shows the newest result of each system. A result that is marked as transcribed was taken from a page, because
-its JSON was not kept.
+decode.py --json - in decoding.json, of serve_load.py in serving.json, of layer_complexity.py in layer-complexity.json,
+of attention_functions.py in attention-functions.json. A chart shows the newest result of each system. A result that is
+marked as transcribed was taken from a page, because its JSON was not kept.
 """
 
 from __future__ import annotations
@@ -133,11 +133,32 @@ def _layer_complexity(axes: Sequence[Axes]) -> None:
     axes[1].legend(frameon=False, labelcolor=_TEXT, fontsize=8)
 
 
+def _attention_functions(axes: Sequence[Axes]) -> None:
+    result = _results("attention-functions")[-1]
+    functions = dict.fromkeys(row["function"] for row in result["saturation"])
+    gradients, losses = (
+        {name: {row["d_k"]: value(row) for row in result[key] if row["function"] == name} for name in functions}
+        for key, value in (
+            ("saturation", lambda row: row["gradient"]),
+            ("trainings", lambda row: sum(row["nats_per_token"]) / len(row["nats_per_token"])),
+        )
+    )
+    _lines(axes[0], gradients)
+    axes[0].set_yscale("log")
+    axes[0].set_title("gradient of the softmax, random queries and keys")
+    _lines(axes[1], losses)
+    axes[1].set_title(f"loss of small models after {result['updates']} updates")
+    axes[1].set_ylabel("nats per token")
+    for axis in axes:
+        axis.set_xlabel("d_k")
+
+
 _CHARTS = {
     "speed": _speed,
     "decoding": _decoding,
     "serving": _serving,
     "layer-complexity": _layer_complexity,
+    "attention-functions": _attention_functions,
 }
 
 

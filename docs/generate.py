@@ -45,7 +45,10 @@ _COMPLETION = [
 _FEW_KEYS = 3  # of a section, which has no heading of its own
 _ON_OTHER_PAGES = {"cleaning": "[Clean data](../how-to/clean-data.md#the-rules) has its keys, with defaults and rules."}
 _KEY_HEADER = ("key", "type", "default", "meaning")
-_MEASURED_SECTIONS = {"layer-complexity": "Table 1"}  # of the paper, by subject of results
+_MEASURED_SECTIONS = {
+    "layer-complexity": "Table 1",
+    "attention-functions": "3.2.1",
+}  # of the paper, by subject of results
 _PART = re.compile(r"(?<=<!-- begin )(?P<name>[a-z-]+)( -->\n).*?(?=<!-- end (?P=name) -->)", re.DOTALL)
 
 
@@ -158,6 +161,9 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "layer-complexity": partial(measured_table, "layer-complexity", "complexity"),
     "layer-explanations": partial(measured_table, "layer-complexity", "explanations"),
     "layer-paths": partial(measured_table, "layer-complexity", "paths"),
+    "attention-costs": partial(measured_table, "attention-functions", "costs"),
+    "attention-saturation": partial(measured_table, "attention-functions", "saturation"),
+    "attention-losses": partial(measured_table, "attention-functions", "losses"),
 }
 
 
