@@ -5,8 +5,9 @@ python benchmarks/train_speed.py ... | python benchmarks/charts.py --add trainin
 
 A file of results is a list of what a benchmark has printed, the oldest first: of train_speed.py in training.json, of
 decode.py --json - in decoding.json, of serve_load.py in serving.json, of layer_complexity.py in layer-complexity.json,
-of attention_functions.py in attention-functions.json. A chart shows the newest result of each system. A result that is
-marked as transcribed was taken from a page, because its JSON was not kept.
+of attention_functions.py in attention-functions.json, of position_lengths.py in position-lengths.json. A chart shows
+the newest result of each system. A result that is marked as transcribed was taken from a page, because its JSON was not
+kept.
 """
 
 from __future__ import annotations
@@ -153,12 +154,33 @@ def _attention_functions(axes: Sequence[Axes]) -> None:
         axis.set_xlabel("d_k")
 
 
+def _position_lengths(axes: Sequence[Axes]) -> None:
+    found = _results("position-lengths")[-1]["nats_per_token"]
+    means = {
+        name: {length: sum(values) / len(values) for length, values in by_length.items()}
+        for name, by_length in found.items()
+    }
+    _lines(axes[0], means)
+    axes[0].set_ylabel("nats per token")
+    axes[0].set_title("loss by length")
+    (control,) = (name for name in means if "all lengths" in name)
+    differences = {
+        name: {length: value - means[control][length] for length, value in by_length.items()}
+        for name, by_length in means.items()
+    }
+    _lines(axes[1], differences)
+    axes[1].set_title("above the training on all lengths")
+    for axis in axes:
+        axis.set_xlabel("pieces")
+
+
 _CHARTS = {
     "speed": _speed,
     "decoding": _decoding,
     "serving": _serving,
     "layer-complexity": _layer_complexity,
     "attention-functions": _attention_functions,
+    "position-lengths": _position_lengths,
 }
 
 

@@ -48,6 +48,7 @@ _KEY_HEADER = ("key", "type", "default", "meaning")
 _MEASURED_SECTIONS = {
     "layer-complexity": "Table 1",
     "attention-functions": "3.2.1",
+    "position-lengths": "3.5",
 }  # of the paper, by subject of results
 _PART = re.compile(r"(?<=<!-- begin )(?P<name>[a-z-]+)( -->\n).*?(?=<!-- end (?P=name) -->)", re.DOTALL)
 
@@ -164,6 +165,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "attention-costs": partial(measured_table, "attention-functions", "costs"),
     "attention-saturation": partial(measured_table, "attention-functions", "saturation"),
     "attention-losses": partial(measured_table, "attention-functions", "losses"),
+    "position-lengths": partial(measured_table, "position-lengths", "lengths"),
 }
 
 
