@@ -70,6 +70,6 @@ def test_transformers_translates_as_we_do(trained: Path, tmp_path: Path, a_hundr
     theirs = tokenizer.batch_decode(model.generate(**batch, num_beams=1), skip_special_tokens=True)
     ours = Translator.from_pretrained(trained, device="cpu").translate(lines, beam=1)
     # Where the model goes on without an end, both stop it at limits of their own.
-    ended = [(text, found.text) for text, found in zip(theirs, ours, strict=True) if found.num_pieces < 25]
+    ended = [(text, found.text) for text, found in zip(theirs, ours, strict=True) if found.num_pieces < 35]
     assert len(ended) >= 95
-    assert all(their_text == our_text for their_text, our_text in ended)
+    assert [text for text, _ in ended] == [text for _, text in ended]
