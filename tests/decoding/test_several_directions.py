@@ -10,8 +10,9 @@ import torch
 
 from nmt_cli.api import Translator
 from nmt_cli.artifacts.model_directory import load_model
+from nmt_cli.decoding.attention_maps import attention_between_words
 from nmt_cli.decoding.search.hypotheses import Details, SourceSentence, SymbolIds
-from nmt_cli.errors import UsageError
+from nmt_cli.errors import DataError, UsageError
 from nmt_cli.model.teacher_forcing import forced_log_probs
 from nmt_cli.recipe.directions import Directions
 from nmt_cli.recipe.schema import LanguagePair
@@ -70,6 +71,22 @@ def test_a_batch_mixes_directions(directions: Directions, tmp_path: Path) -> Non
         assert translation.text == alone.text
         assert translation.log_prob == pytest.approx(alone.log_prob, abs=1e-4)
     assert found[1].log_prob != translator.translate(LINES[1:2], from_="en", to="fr")[0].log_prob
+
+
+@pytest.mark.parametrize("directions", [BEFORE_SOURCE, BEFORE_TRANSLATION], ids=["source", "target"])
+def test_attention_is_shown_up_to_the_last_position(directions: Directions, tmp_path: Path) -> None:
+    open_model(tmp_path, directions)
+    loaded, direction = load_model(tmp_path / "model", device=CPU, dtype=torch.float32), directions.find("en", "fr")
+    piece = loaded.source.pieces(loaded.source.encode(["sea"])[0])[0].lstrip("▁")
+    longest = loaded.model.config.max_positions - 2
+    for number in (longest, longest + 1):
+        text = " ".join([piece] * number)
+        assert len(loaded.source.encode([text])[0]) == number
+        if number > longest:
+            with pytest.raises(DataError, match="pieces"):
+                attention_between_words(loaded, text, "sea", direction=direction, device=CPU)
+        else:
+            assert attention_between_words(loaded, text, "sea", direction=direction, device=CPU).rows
 
 
 def test_a_symbol_that_is_typed_stays_text(tmp_path: Path) -> None:

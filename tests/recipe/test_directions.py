@@ -33,6 +33,7 @@ def test_a_single_direction_is_written_as_two_codes() -> None:
         (SINGLE, "EN-US", "deu", ("en-de", (), ())),
         (SEVERAL, None, "fr", ("en-fr", ("<2fr>",), ())),
         (SEVERAL, None, "en", ("de-en", ("<2en>",), ())),
+        (SEVERAL, "de", None, ("de-en", ("<2en>",), ())),
         (SEVERAL, "de", "fr", ("de-fr", ("<2fr>",), ())),
         (HUNDRED, "en", "de", ("eng_Latn-deu_Latn", ("eng_Latn",), ("deu_Latn",))),
         (HUNDRED, "en", "zh-TW", ("eng_Latn-zho_Hant", ("eng_Latn",), ("zho_Hant",))),

@@ -170,7 +170,8 @@ def attention_between_pieces(
     """
     source_ids = loaded.source.encode_raw([source])[0]
     target_ids = [] if target is None else loaded.target.encode_raw([target])[0]
-    max_pieces = loaded.model.config.max_positions - 1
+    symbols = SymbolIds.of(direction, source=loaded.source, target=loaded.target)
+    max_pieces = loaded.model.config.max_positions - 1 - max(map(len, symbols))
     given = {"sentence": source_ids} if target is None else {"sentence": source_ids, "translation": target_ids}
     for name, ids in given.items():
         if not ids:
@@ -179,7 +180,6 @@ def attention_between_pieces(
         if len(ids) > max_pieces:
             message = f"the {name} has {len(ids):,} pieces, and the model takes {max_pieces:,}"
             raise DataError(message, where=name, hint="give a shorter sentence")
-    symbols = SymbolIds.of(direction, source=loaded.source, target=loaded.target)
     sentence = SourceSentence(source_ids, symbols=symbols)
     layers = range(len(loaded.model.encoder if part == "encoder" else loaded.model.decoder))
     weights_by_layer = attention_weights(

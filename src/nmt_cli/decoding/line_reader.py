@@ -14,8 +14,7 @@ from nmt_cli.decoding.translation import LineSentence, SplitLine, in_one_line
 from nmt_cli.documents.kept_text import find_kept, without_overlaps, without_ranges
 from nmt_cli.documents.marked_text import beginning_of
 from nmt_cli.errors import DataError, UsageError
-from nmt_cli.recipe.directions import Direction
-from nmt_cli.recipe.schema import DecodingConfig
+from nmt_cli.recipe.schema import DecodingConfig, LanguagePair
 from nmt_cli.text_encoding import check_characters
 from nmt_cli.tokenization.casing import CasedText, as_sentence
 from nmt_cli.tokenization.pieces import Range
@@ -49,7 +48,7 @@ class LineReader:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._splitter = LineSplitter(engine.source, trained=engine.trained_lines)
-        self._directions: dict[tuple[str | None, str | None], Direction] = {}
+        self._directions: dict[tuple[str | None, str | None, tuple[str, ...]], tuple[LanguagePair, SymbolIds]] = {}
         self._typed_symbols = {
             symbol: code for code, symbol in engine.directions.target_symbols.items() if symbol.startswith(">>")
         }
@@ -77,15 +76,14 @@ class LineReader:
         rows = self._engine.source.encode_raw([line.text for line in lines])
         split_lines = []
         for number, (line, ids, prefix) in enumerate(zip(lines, rows, prefixes, strict=True), first_line):
-            direction = self._direction(line.from_, line.to)
+            languages, symbols = self._direction(line.from_, line.to, tag_symbols)
             if copy_symbols and not has_letters(line.text):
-                split_lines.append(_copied_line(line, ids, direction))
+                split_lines.append(_copied_line(line, ids, languages))
                 continue
             kept = without_overlaps(line.kept or (), find_kept(line.text) if copy_symbols else [])
             place = f"line {number}" if line.kept is None else f"the text {beginning_of(line.text)!r}"
-            direction = replace(direction, source_symbols=(*direction.source_symbols, *tag_symbols))
-            source = SourceSentence(ids, prefix, str(number), self._symbol_ids(direction))
-            split_lines.append(self._split(replace(line, kept=kept), source, direction, config=config, place=place))
+            source = SourceSentence(ids, prefix, str(number), symbols)
+            split_lines.append(self._split(replace(line, kept=kept), source, languages, config=config, place=place))
         return split_lines
 
     def check_direction(self, from_: str | None, to: str | None) -> None:
@@ -94,10 +92,9 @@ class LineReader:
             self._engine.directions.find(from_, to)
 
     def _split(
-        self, line: AskedLine, source: SourceSentence, direction: Direction, *, config: DecodingConfig, place: str
+        self, line: AskedLine, source: SourceSentence, languages: LanguagePair, *, config: DecodingConfig, place: str
     ) -> SplitLine:
         """The line itself, or its parts: the first sentence gets the prefix. Keys are 7, or 7.0, 7.1 and so on."""
-        languages, tokenizer = direction.languages, self._engine.source
         positions = self._engine.max_positions - max(map(len, source.symbols))
         # An output may be longer than its source. So positions are kept free for it, but at most half of them.
         longest = positions - max(1, min(config.max_extra_tokens, positions // 2))
@@ -113,7 +110,7 @@ class LineReader:
         ]
         is_whole = len(cased) == 1
         as_typed = is_whole and cased[0].casing is None
-        rows = [source.ids] if as_typed else tokenizer.encode_raw([part.text for part in cased])
+        rows = [source.ids] if as_typed else self._engine.source.encode_raw([part.text for part in cased])
         sentences = []
         for index, ((text, casing), kept, ids) in enumerate(zip(cased, kept_parts, rows, strict=True)):
             key = source.key if is_whole else f"{source.key}.{index}"
@@ -133,20 +130,24 @@ class LineReader:
             return line
         return replace(line, text=line.text[typed.end() :], to=self._typed_symbols[typed[1]])
 
-    def _direction(self, from_: str | None, to: str | None) -> Direction:
-        """The direction between two languages; the log says once if it was not trained."""
-        if (from_, to) not in self._directions:
-            direction = self._directions[from_, to] = self._engine.directions.find(from_, to)
-            if not self._engine.directions.is_trained(direction.languages):
+    def _direction(
+        self, from_: str | None, to: str | None, tag_symbols: tuple[str, ...]
+    ) -> tuple[LanguagePair, SymbolIds]:
+        """The languages of a line and its symbols; the log says once if the model was not trained for them."""
+        key, engine = (from_, to, tag_symbols), self._engine
+        if key not in self._directions:
+            direction = engine.directions.find(from_, to)
+            symbols = SymbolIds.of(direction, source=engine.source, target=engine.target)
+            symbols = symbols._replace(source=(*symbols.source, *engine.source.symbol_ids(tag_symbols)))
+            self._directions[key] = direction.languages, symbols
+            if not engine.directions.is_trained(direction.languages):
                 logger.warning("the model was not trained for %s: read what it writes", direction.languages)
-        return self._directions[from_, to]
+        return self._directions[key]
 
-    def _symbol_ids(self, direction: Direction) -> SymbolIds:
-        return SymbolIds.of(direction, source=self._engine.source, target=self._engine.target)
-
-    def _tag_symbols(self, tags: Mapping[str, str]) -> list[str]:
+    def _tag_symbols(self, tags: Mapping[str, str]) -> tuple[str, ...]:
         """The symbols of tags, in the order of training; UsageError if the vocabulary lacks one."""
-        symbols, known = [f"<{name}:{tags[name]}>" for name in sorted(tags)], self._engine.source.symbols
+        symbols = tuple(f"<{name}:{tags[name]}>" for name in sorted(tags))
+        known = self._engine.source.symbols if symbols else []
         for symbol in symbols:
             if symbol not in known:
                 own = [one[1:-1].replace(":", "=") for one in known if ":" in one]
@@ -168,9 +169,8 @@ class LineReader:
                 )
 
 
-def _copied_line(line: AskedLine, ids: Sequence[int], direction: Direction) -> SplitLine:
+def _copied_line(line: AskedLine, ids: Sequence[int], languages: LanguagePair) -> SplitLine:
     """A line without letters, which stays as it is."""
-    whole, languages = in_one_line(line.text), direction.languages
-    kept = without_overlaps(line.kept or ())
+    whole, kept = in_one_line(line.text), without_overlaps(line.kept or ())
     copy = LineSentence(whole, SourceSentence(ids), languages, kept=kept, is_copied=True)
     return SplitLine(SplitText([whole], ["", ""]), [copy], languages)

@@ -112,7 +112,7 @@ class TorchEngine:
 def _check_compatible(other: LoadedModel, first: LoadedModel, *, path: Path, first_path: Path) -> None:
     """Raise ModelError unless both models have the same languages and the same vocabularies."""
     directions, first_directions = other.config.languages, first.config.languages
-    if str(directions) != str(first_directions):
+    if directions != first_directions:
         raise ModelError(
             f"{path} translates {directions}, {first_path} {first_directions}: models that translate together need the "
             "same languages",

@@ -150,15 +150,19 @@ class LineTranslator:
             message = f"there are {len(texts):,} lines and {len(prefix_texts):,} prefixes"
             hint = "give one line of prefixes for each line of text; an empty one leaves its translation free"
             raise DataError(message, setting="prefix", hint=hint)
-        columns = (
-            to_of_lines,
-            from_of_lines,
-            prefix_texts or [""] * len(texts),
-            _for_each(texts, kept),
-            terms_of_lines,
-        )
         split_lines = self._reader.read(
-            [AskedLine(*values) for values in zip(texts, *columns, strict=True)],
+            [
+                AskedLine(text, to=to, from_=from_, prefix=prefix, kept=kept, terms=terms)
+                for text, to, from_, prefix, kept, terms in zip(
+                    texts,
+                    to_of_lines,
+                    from_of_lines,
+                    prefix_texts or [""] * len(texts),
+                    _for_each(texts, kept),
+                    terms_of_lines,
+                    strict=True,
+                )
+            ],
             tags=tags or {},
             config=config,
             copy_symbols=copy_symbols,

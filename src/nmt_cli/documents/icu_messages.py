@@ -42,4 +42,4 @@ def find_icu_argument(text: str) -> IcuArgument | None:
         position = branch.end()
     if position < end or not branches:
         return None
-    return IcuArgument(*match.span(), branches, is_plural="select," not in match["begins"].replace(" ", ""))
+    return IcuArgument(*match.span(), branches, is_plural="select," not in "".join(match["begins"].split()))

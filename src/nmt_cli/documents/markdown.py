@@ -50,7 +50,8 @@ _OTHER = (
 _ADDRESS = rf"\((?:[^()\\]|\\.|\([^()]{{,{_MOST}}}\)){{,{_MOST}}}\)|\[[^\[\]]{{,{_MOST}}}\]"
 _LINK_END = rf"\](?:{_ADDRESS})?(?:\{{[:.#][^{{}}]{{,99}}\}})?"
 _INLINE = re.compile(
-    rf"(?P<kept>{_KEPT})|(?P<page>\[\[[^\[\]|\n]{{1,{_MOST}}}\|)(?P<shown>[^\[\]|\n]{{1,{_MOST}}})\]\]|(?P<other>{_OTHER})|(?P<tag></?[a-z][^<>]{{,{_MOST}}}>)|(?P<open>!?\[)|(?P<close>{_LINK_END})"
+    rf"(?P<kept>{_KEPT})|(?P<page>\[\[[^\[\]|\n]{{1,{_MOST}}}\|)(?P<shown>[^\[\]|\n]{{1,{_MOST}}})\]\]"
+    rf"|(?P<other>{_OTHER})|(?P<tag></?[a-z][^<>]{{,{_MOST}}}>)|(?P<open>!?\[)|(?P<close>{_LINK_END})"
     r"|(?P<emphasis>\*+|_+|~~+)",
     re.DOTALL | re.IGNORECASE,
 )

@@ -124,20 +124,20 @@ class Directions(Section):
 
         UsageError if a language is missing, or the model does not have it.
         """
-        if target is None:
-            if len(self.targets) > 1:
-                message = f"the model translates into {len(self.targets)} languages: {_shown(self.targets)}"
-                raise UsageError(message, setting="to", hint=f"say which one: `to: {self.targets[0]}`")
-            target_code = self.targets[0]
-        else:
-            target_code = _matched(target, self.targets, setting="to", does="translate into")
-        sources = [pair.source for pair in self.pairs if pair.target == target_code] or self.sources
-        if source is not None:
-            source_code = _matched(source, self.sources, setting="from", does="translate from")
-        elif self.source_symbols and len(sources) > 1:
-            message = f"the model must know the language of the text: {_shown(sources)}"
-            raise UsageError(message, setting="from", hint=f"say which one: `from: {sources[0]}`")
-        else:
+        source_code = None if source is None else _matched(source, self.sources, setting="from", does="translate from")
+        target_code = None if target is None else _matched(target, self.targets, setting="to", does="translate into")
+        if target_code is None:
+            own = dict.fromkeys(pair.target for pair in self.pairs if source_code in (None, pair.source))
+            targets = list(own) or self.targets
+            if len(targets) > 1:
+                message = f"the model translates into {len(targets)} languages: {_shown(targets)}"
+                raise UsageError(message, setting="to", hint=f"say which one: `to: {targets[0]}`")
+            target_code = targets[0]
+        if source_code is None:
+            sources = [pair.source for pair in self.pairs if pair.target == target_code] or self.sources
+            if self.source_symbols and len(sources) > 1:
+                message = f"the model must know the language of the text: {_shown(sources)}"
+                raise UsageError(message, setting="from", hint=f"say which one: `from: {sources[0]}`")
             source_code = sources[0]
         if source_code == target_code:
             message = f"{source_code} is both the language of the text and that of the translation"
