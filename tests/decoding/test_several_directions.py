@@ -103,8 +103,10 @@ def test_opus_mts_language_before_a_line_holds_for_all_its_sentences(tmp_path: P
     expected, other = (translator.translate([line], to=code)[0] for code in ("fr", "de"))
     assert translator.translate([f">>fra<< {line}"])[0] == expected != other
     assert translator.translate([f">>fra<<{line}"], to="de")[0] == expected
-    with pytest.raises(UsageError, match="2 languages"):
-        translator.translate([line, f">>fra<< {line}"])
+    assert [one.text for one in translator.translate([f">>fr<< {line}", " "])] == [expected.text, ""]
+    for wrong in (line, f">>ita<< {line}"):
+        with pytest.raises(UsageError, match="line 2"):
+            translator.translate([f">>fra<< {line}", wrong])
 
 
 def test_a_direction_that_was_not_trained_is_translated_with_a_word(

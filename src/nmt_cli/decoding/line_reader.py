@@ -14,6 +14,7 @@ from nmt_cli.decoding.translation import LineSentence, SplitLine, in_one_line
 from nmt_cli.documents.kept_text import find_kept, without_overlaps, without_ranges
 from nmt_cli.documents.marked_text import beginning_of
 from nmt_cli.errors import DataError, UsageError
+from nmt_cli.languages import match_code
 from nmt_cli.recipe.schema import DecodingConfig, LanguagePair
 from nmt_cli.text_encoding import check_characters
 from nmt_cli.tokenization.casing import CasedText, as_sentence
@@ -72,7 +73,8 @@ class LineReader:
             check_characters(line.prefix, where=f"the prefix of line {number}")
         prefixes = self._engine.target.encode_raw([line.prefix for line in lines])
         self._check_prefixes(prefixes, first_line=first_line)
-        lines, tag_symbols = list(map(self._without_typed_symbol, lines)), self._tag_symbols(tags)
+        lines = [self._without_typed_symbol(line, number) for number, line in enumerate(lines, first_line)]
+        tag_symbols = self._tag_symbols(tags)
         rows = self._engine.source.encode_raw([line.text for line in lines])
         split_lines = []
         for number, (line, ids, prefix) in enumerate(zip(lines, rows, prefixes, strict=True), first_line):
@@ -123,12 +125,24 @@ class LineReader:
         engine = self._engine
         return as_sentence(text, kept, tokenizer=engine.source, language=language, trained=engine.trained_lines)
 
-    def _without_typed_symbol(self, line: AskedLine) -> AskedLine:
-        """A line without the target language that the users of OPUS-MT type before it; it is translated into that."""
-        typed = _TYPED_SYMBOL.match(line.text) if self._typed_symbols and line.kept is None else None
-        if typed is None or typed[1] not in self._typed_symbols:
+    def _without_typed_symbol(self, line: AskedLine, number: int) -> AskedLine:
+        """A line without the target language that the users of OPUS-MT type before it; it is translated into that.
+
+        UsageError if the model does not have this language, or if nothing says the language of the line.
+        """
+        if not self._typed_symbols or line.kept is not None:
             return line
-        return replace(line, text=line.text[typed.end() :], to=self._typed_symbols[typed[1]])
+        typed, targets = _TYPED_SYMBOL.match(line.text), self._engine.directions.targets
+        if typed is None and line.to is None and line.text.strip():
+            message = f"line {number} does not say the language to translate into"
+            raise UsageError(message, where=f"line {number}", setting="to", hint=f"for example `to: {targets[0]}`")
+        if typed is None:
+            return replace(line, to=line.to or targets[0])
+        code = self._typed_symbols.get(typed[1]) or match_code(typed[1].strip("<>"), targets)
+        if code is None:
+            message = f"line {number} is to be translated by {typed[1]}, which the model does not know"
+            raise UsageError(message, where=f"line {number}", hint=f"write one of its languages: >>{targets[0]}<<")
+        return replace(line, text=line.text[typed.end() :], to=code)
 
     def _direction(
         self, from_: str | None, to: str | None, tag_symbols: tuple[str, ...]

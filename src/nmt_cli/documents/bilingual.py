@@ -189,7 +189,11 @@ def _check_languages(tree: _Tree, roots: Sequence[int], languages: LanguagePair,
             code = next(filter(None, (_attribute(tree.tokens[index], attribute) for attribute in attributes)), "")
             if code[:1].isalpha() and match_code(language, [code.replace("_", "-")]) is None:
                 message = f"{name} is to be translated {side} {code}, and this model translates {side} {language}"
-                raise DataError(message, where=name, hint="give a model of these languages with -m, or another file")
+                raise DataError(
+                    message,
+                    where=name,
+                    hint="name these languages with --from and --to, or give a model of them with -m",
+                )
 
 
 def _check_root(roots: Sequence[int], root: str, *, name: str) -> None:

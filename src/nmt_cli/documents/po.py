@@ -31,7 +31,9 @@ def po_parts(text: str, *, languages: LanguagePair, name: str) -> list[Part]:
     language = _PO_LANGUAGE.search(text)
     if language and match_code(languages.target, [language[1].replace("_", "-")]) is None:
         message = f"{name} is to be translated into {language[1]}, and this model translates into {languages.target}"
-        raise DataError(message, where=name, hint="give a model of this language with -m, or another file")
+        raise DataError(
+            message, where=name, hint=f"name this language: --to {language[1]}, or give a model of it with -m"
+        )
     parts: list[Part] = []
     position = end = 0
     message = plural = name_before = ""

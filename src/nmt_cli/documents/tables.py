@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from shlex import quote
@@ -10,6 +11,8 @@ from nmt_cli.documents.lines import text_parts
 from nmt_cli.documents.markup import PLAIN, parse_markup
 from nmt_cli.documents.parts import Block, Part, blocks_of
 from nmt_cli.errors import DataError, nearest_word
+
+logger = logging.getLogger(__name__)
 
 _DELIMITERS = ",;\t"
 
@@ -35,6 +38,8 @@ def table_parts(text: str, *, column: str | None, delimiter: str | None, name: s
             hint = f"say which one to translate: --column {quote(near)}"
             raise DataError(message if column is None else f"{message}, and no {column}", where="--column", hint=hint)
         index = names.index(column)
+        if len(names) == 1:
+            logger.info("%s: line 1 names the column and stays: %s", name, column)
     else:
         index, num_columns = int(column or 0) - 1, max(map(len, rows))
         if not 0 <= index < num_columns:
