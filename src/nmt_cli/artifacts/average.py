@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +28,8 @@ from nmt_cli.artifacts.model_directory import (
 )
 from nmt_cli.artifacts.run import CHECKPOINTS, Run, command_to_continue
 from nmt_cli.artifacts.weights import check_finite, check_names_and_shapes, read_tensors, shapes_of
-from nmt_cli.errors import ModelError
+from nmt_cli.errors import ModelError, UsageError
+from nmt_cli.recipe.directions import Direction, Directions
 from nmt_cli.recipe.schema import TrainedLines
 from nmt_cli.templates.render import render
 
@@ -115,8 +117,9 @@ def average_checkpoints(checkpoints: Sequence[Checkpoint]) -> dict[str, Tensor]:
 def write_average_of_models(paths: Sequence[Path], *, output: Path, overwrite: bool, command: Sequence[str]) -> None:
     """Write the average of these model directories as the model directory `output`; its card shows `command`.
 
-    The tokenizers and the recipe are the last model's. Raises ModelError if a model is damaged or given twice, or if
-    architectures or vocabularies differ.
+    The tokenizers and the recipe are the last model's, and the directions those of the model with the most. Raises
+    ModelError if a model is damaged or given twice, if architectures or vocabularies differ, or if a model has a
+    direction that the one with the most lacks.
     """
     check_replaceable(output, overwrite=overwrite)
     configs = [load_saved_config(path) for path in paths]
@@ -126,11 +129,13 @@ def write_average_of_models(paths: Sequence[Path], *, output: Path, overwrite: b
     _check_no_duplicates(paths, [entries[WEIGHTS]["sha256"] for entries in listed], noun="model")
     _check_same_tokenizers(paths, listed)
     _check_same_architecture(paths, configs)
+    languages = _directions_of_all(paths, configs)
     weights = _mean_of_weights(paths, hint=DAMAGED_HINT)
     last = configs[-1]
     config = last.model_copy(
         update={
             "nmt_version": __version__,
+            "languages": languages,
             "updates": [],
             "validation": [],
             "average_losses": None,
@@ -221,3 +226,25 @@ def _check_same_architecture(paths: Sequence[Path], configs: Sequence[SavedModel
             if key not in first_model.free_settings and value != first_value:
                 message = f"{path} has model.{key} {value}, and {paths[0]} {first_value}"
                 raise ModelError(message, where=str(path), hint="average models of one architecture")
+
+
+def _directions_of_all(paths: Sequence[Path], configs: Sequence[SavedModelConfig]) -> Directions:
+    """The directions of the model with the most; ModelError if another has one that it lacks, or other symbols."""
+    widest, most = max(zip(paths, configs, strict=True), key=lambda model: len(model[1].languages.offered))
+    for path, config in zip(paths, configs, strict=True):
+        languages = config.languages
+        own = [] if languages == most.languages else map(languages.direction, languages.offered)
+        if lacking := next((direction for direction in own if not _includes(most.languages, direction)), None):
+            message = f"{path} was trained on {lacking.languages}, and {widest} was not, or with other symbols"
+            hint = "average models of the same directions, or with the model of more directions that they come from"
+            raise ModelError(message, where=str(path), hint=hint)
+    return most.languages
+
+
+def _includes(directions: Directions, other: Direction) -> bool:
+    """Whether the direction is one of these, perhaps under other codes, and has the same symbols."""
+    try:
+        found = directions.find(other.languages.source, other.languages.target)
+    except UsageError:
+        return False
+    return directions.is_trained(found.languages) and replace(found, languages=other.languages) == other
