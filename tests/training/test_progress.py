@@ -9,7 +9,7 @@ import pty
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -17,13 +17,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from nmt_cli.artifacts.model_directory import DirectionResult
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import ModelError
 from nmt_cli.training.checkpointer import CheckpointFolder
 from nmt_cli.training.reporting.reporter import LiveView, Reporter
 from nmt_cli.training.reporting.training_metrics import Stopwatch, TrainingStatus, UpdateMetrics, UpdateSums
 from nmt_cli.training.update import Updater
-from nmt_cli.training.validation import DirectionScores, Validation, Validator
+from nmt_cli.training.validation import Validation, Validator
 from tests.forks import Forked
 from tests.training.test_training_metrics import FakeClock
 from tests.training.tiny import arguments_of, checkpoints, events, stopped_after, train
@@ -137,8 +138,8 @@ def test_a_validation_is_told_with_all_that_it_measured(tmp_path: Path, caplog: 
 
 def test_the_worst_directions_of_a_validation_come_first(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    scores = {f"en-x{number}": DirectionScores(loss=3.0 - number, bleu=10.0 * number) for number in (2, 1, 3)}
-    without = {name: replace(one, bleu=None) for name, one in scores.items()}
+    scores = {f"en-x{number}": DirectionResult(loss=3.0 - number, bleu=10.0 * number) for number in (2, 1, 3)}
+    without = {name: one.model_copy(update={"bleu": None}) for name, one in scores.items()}
     with Reporter(tmp_path / "metrics.jsonl", updates=10) as reporter:
         reporter.report_validation(5, Validation(2.0, 1.5, 4.4817, 20.0, "sig", 1.0, (), scores), is_best=False)
         reporter.report_validation(6, Validation(2.0, 1.5, 4.4817, None, None, 1.0, (), without), is_best=False)
@@ -146,6 +147,18 @@ def test_the_worst_directions_of_a_validation_come_first(tmp_path: Path, caplog:
     assert caplog.messages[1].endswith("perplexity 4.482  (en-x1 2.0000, en-x2 1.0000, en-x3 0.0000)  in 1.0 s")
     first = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])
     assert first["by_direction"]["en-x2"] == {"loss": 1.0, "bleu": 20.0}
+
+
+def test_a_direction_that_diverged_is_null_in_metrics_jsonl(tmp_path: Path) -> None:
+    scores = {"en-de": DirectionResult(loss=math.nan), "de-en": DirectionResult(loss=2.0)}
+    with Reporter(tmp_path / "metrics.jsonl", updates=10) as reporter:
+        measured = Validation(math.nan, math.nan, math.nan, None, None, 1.0, (), scores)
+        reporter.report_validation(5, measured, is_best=False)
+    written = (tmp_path / "metrics.jsonl").read_text()
+    assert "NaN" not in written
+    found = json.loads(written)
+    assert (found["loss"], found["by_direction"]["en-de"]["loss"]) == (None, None)
+    assert found["by_direction"]["de-en"]["loss"] == 2.0
 
 
 def test_the_keys_of_metrics_jsonl_are_those_that_are_promised(prepared: PreparedData, tmp_path: Path) -> None:

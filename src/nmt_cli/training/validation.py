@@ -20,7 +20,7 @@ from torch import Tensor
 
 from nmt_cli.artifacts.checkpoints import Metric
 from nmt_cli.artifacts.manifest import DAMAGED_HINT, WEIGHTS
-from nmt_cli.artifacts.model_directory import AverageLosses
+from nmt_cli.artifacts.model_directory import AverageLosses, DirectionResult
 from nmt_cli.artifacts.run import Run
 from nmt_cli.artifacts.weights import load_weights, read_tensors, uninitialized_model
 from nmt_cli.dataset.batches import make_batch
@@ -65,14 +65,6 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class DirectionScores:
-    """The measurements of one of several directions."""
-
-    loss: float
-    bleu: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Validation:
     """The measurements of a validation. Losses are nats per target token, EOS included.
 
@@ -88,7 +80,7 @@ class Validation:
     signature: str | None
     seconds: float
     samples: tuple[Sample, ...]
-    by_direction: Mapping[str, DirectionScores] = field(default_factory=dict)
+    by_direction: Mapping[str, DirectionResult] = field(default_factory=dict)
 
     def is_better_than(self, other: float | None, *, metric: Metric) -> bool:
         """True if this is better by `metric`, or if there is nothing to compare with."""
@@ -147,7 +139,7 @@ class Validator:
             seconds=time.perf_counter() - start,
             samples=tuple(samples),
             by_direction={
-                str(text.languages): DirectionScores(smoothed, score)
+                str(text.languages): DirectionResult(loss=smoothed, bleu=score)
                 for text, (smoothed, _), score in zip(self._held_out, losses, scores, strict=True)
                 if self._has_directions
             },

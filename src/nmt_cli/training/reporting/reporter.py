@@ -131,6 +131,7 @@ class Reporter:
     def report_validation(self, update: int, measured: Validation, *, is_best: bool) -> None:
         """Report a validation after `update`."""
         values = asdict(measured)
+        values["by_direction"] = {name: result.model_dump() for name, result in measured.by_direction.items()}
         if not measured.by_direction:  # there is one direction
             del values["by_direction"]
             for sample in values["samples"]:
@@ -148,10 +149,7 @@ class Reporter:
         """Append a line to metrics.jsonl; values that are not finite become null. ModelError on a full disk."""
         if self._stream is None or self._file is None:
             return
-        finite = {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in values.items()
-        }
+        finite = _finite(values)
         line = json.dumps({"event": event, **finite}).encode() + b"\n"
         with files.disk_errors(self._file, ModelError):
             while line:
@@ -195,6 +193,19 @@ class Reporter:
             return ""
         seconds = (self._clock() - self._started) / done * (self._updates - update)
         return f"{console.duration_text(seconds)} left"
+
+
+def _finite(value: Any) -> Any:
+    """The value of an event for JSON: a number that is not finite, in a mapping or a list too, is None."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {name: _finite(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [_finite(inner) for inner in value]
+        case _:
+            return value
 
 
 def _directions_text(measured: Validation) -> str:
