@@ -64,19 +64,26 @@ def write_prepared(directory: Path, *, num_pairs: int = 500) -> PreparedData:
 
 
 def in_two_directions(
-    data: PreparedData, directory: Path, *, num_back: int, symbol_on: Literal["source", "target"] = "source"
+    data: PreparedData,
+    directory: Path,
+    *,
+    num_back: int,
+    symbol_on: Literal["source", "target"] = "source",
+    tags: Sequence[str] = (),
 ) -> PreparedData:
     """The data with a shared vocabulary in two directions: all of it in its own, and the first pairs backwards.
 
     Of the validation text, all is there in both. With `symbol_on="target"` each side begins with its own symbol.
+    `tags` follow the symbol of each source.
     """
     directory.mkdir(parents=True)
     (pair,) = data.manifest.languages.pairs
     symbols = {code: f"<2{code}>" for code in (pair.source, pair.target)}
     model = data.source_tokenizer_file.read_bytes()
-    pieces = [*read_pieces(model), *(Piece(symbol, 0.0, CONTROL) for symbol in symbols.values())]
+    pieces = [*read_pieces(model), *(Piece(symbol, 0.0, CONTROL) for symbol in [*symbols.values(), *tags])]
     model = with_pieces(model, pieces, has_bytes=True)
     ids = dict(zip(symbols, Tokenizer(model).symbol_ids([*symbols.values()]), strict=True))
+    tag_ids = Tokenizer(model).symbol_ids(tags)
     for side in SIDES:
         (directory / f"{side}.spm").write_bytes(model)
     splits = {}
@@ -91,7 +98,7 @@ def in_two_directions(
         sources = [row[:-1] for row in [*rows["source"], *rows["target"][: sizes[1]]]]
         targets = [row[:-1] for row in [*rows["target"], *rows["source"][: sizes[1]]]]
         on_source = there if symbol_on == "source" else here
-        sources = [[ids[code], *row] for code, row in zip(on_source, sources, strict=True)]
+        sources = [[ids[code], *tag_ids, *row] for code, row in zip(on_source, sources, strict=True)]
         if symbol_on == "target":
             targets = [[ids[code], *row] for code, row in zip(there, targets, strict=True)]
         tokens = {}

@@ -119,6 +119,13 @@ def test_a_run_that_goes_on_with_other_settings_says_so_and_keeps_the_command_fo
     assert told == f"the run goes on with training.updates 9000, not {before}; averaging.last 1, not 2"
 
 
+def test_another_temperature_is_told_with_both_values(begin: Begin, tmp_path: Path) -> None:
+    begin("training.temperature=3")
+    (tmp_path / "run/checkpoints/update-00000100").mkdir(parents=True)
+    with pytest.raises(RecipeError, match=r"was trained with training\.temperature 3\.0, not 1\.0"):
+        begin("training.temperature=1")
+
+
 def test_an_end_that_is_past_is_refused(prepared: PreparedData, tmp_path: Path) -> None:
     assert train(prepared, tmp_path / "run", "training.updates=3") == 0
     before = files_in(tmp_path / "run")

@@ -23,7 +23,7 @@ from nmt_cli.artifacts.manifest import RUN_FILE
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import CHECKPOINTS, InitialModel, Run, RunRecord, open_run
 from nmt_cli.dataset.data_manifest import read_manifest
-from nmt_cli.dataset.prepared_data import PreparedData
+from nmt_cli.dataset.prepared_data import Array, PreparedData
 from nmt_cli.dataset.sampled_pieces import SAMPLED
 from nmt_cli.decoding.attention_maps import layer_of_alignments
 from nmt_cli.errors import DataError, ModelError, RecipeError, UsageError
@@ -32,6 +32,7 @@ from nmt_cli.recipe.loading import ResolvedRecipe, dump_recipe
 from nmt_cli.recipe.mistakes import as_written
 from nmt_cli.recipe.schema import Recipe, TrainedLines
 from nmt_cli.recipe.training import ConstantConfig, InverseSqrtConfig, NoamConfig
+from nmt_cli.tokenization.tokenizer import Tokenizer
 from nmt_cli.training.initial_weights import describe_initial_model, differing_keys
 
 logger = logging.getLogger(__name__)
@@ -175,6 +176,8 @@ def write_record(run: Run, *, is_finished: bool) -> Run:
 def recipe_fingerprint(recipe: Recipe, data: PreparedData, *, init_from: InitialModel | None) -> str:
     """A digest of everything the weights depend on: checkpoints of one training share it."""
     values = {".".join(path): value for path, value in _fixed_settings(recipe).items()}
+    if recipe.training.temperature == 1:
+        del values["training.temperature"]  # checkpoints from before this setting stay valid
     beginning = [] if init_from is None else [init_from.weights_sha256]
     text = json.dumps([values, data.manifest.fingerprint, _fingerprints(data), *beginning], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -259,8 +262,6 @@ def _fixed_settings(recipe: Recipe) -> _Settings:
         may_change.append(("training", "updates"))  # the rate does not depend on the length
     if not recipe.training.guided_alignment:
         may_change.append(("training", "guided_alignment"))  # checkpoints from before this setting stay valid
-    if recipe.training.temperature == 1:
-        may_change.append(("training", "temperature"))  # the same
     return {
         path: value
         for path, value in settings.items()
@@ -300,12 +301,18 @@ def _trained_lines(data: PreparedData, initial: InitialModel | None, *, max_posi
     Pairs that the model cannot take do not count. None if nothing is known about the one or the other.
     """
     pairs, counts = data.split("train"), np.zeros(max_positions, dtype=np.int64)
-    languages = data.manifest.languages  # each of its directions has the same number of symbols
-    num_symbols = len(languages.direction(languages.pairs[0]).source_symbols) + 1  # and EOS
+    tokenizer = Tokenizer.load(data.source_tokenizer_file)
+    is_special = np.zeros(tokenizer.vocab_size, dtype=bool)
+    is_special[tokenizer.control_ids] = True
     for start in range(0, len(pairs), _BLOCK_PAIRS):
-        stop = min(start + _BLOCK_PAIRS, len(pairs)) + 1
-        source, target = (np.diff(side.read_offsets(start, stop)) for side in (pairs.src, pairs.tgt))
-        taken = source[np.maximum(source, target) <= max_positions] - num_symbols
+        stop = min(start + _BLOCK_PAIRS, len(pairs))
+        offsets = pairs.src.read_offsets(start, stop + 1)
+        source, target = np.diff(offsets), np.diff(pairs.tgt.read_offsets(start, stop + 1))
+        num_special: Array | int = 1  # EOS
+        if tokenizer.symbols:  # of a language, and tags
+            of_tokens = is_special[pairs.src.ids(start, stop)]
+            num_special = np.add.reduceat(of_tokens, offsets[:-1] - offsets[0], dtype=np.int64)
+        taken = (source - num_special)[np.maximum(source, target) <= max_positions]
         counts += np.bincount(taken, minlength=max_positions)
     share = data.manifest.several_sentences
     if share is None or not counts[1:].any():
