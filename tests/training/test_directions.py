@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -142,10 +144,8 @@ def test_sampled_pieces_keep_the_symbols(data_with: Callable[[str], PreparedData
     assert sampled != prepared
 
 
-def test_symbols_do_not_count_as_pieces_of_a_line(
-    prepared: PreparedData, data_with: Callable[[str], PreparedData], tmp_path: Path
-) -> None:
-    in_one = in_two_directions(prepared, tmp_path / "data", num_back=0)
+def test_symbols_and_tags_do_not_count_as_pieces_of_a_line(prepared: PreparedData, tmp_path: Path) -> None:
+    in_one = in_two_directions(prepared, tmp_path / "data", num_back=0, tags=["<bt>", "<news>"])
     assert _trained_lines(in_one, None, max_positions=99) == _trained_lines(prepared, None, max_positions=99)
 
 
@@ -158,12 +158,20 @@ def test_a_temperature_for_one_direction_is_refused(prepared: PreparedData, tmp_
 def test_a_dry_run_says_how_many_pairs_of_each_direction_an_epoch_has(
     data_with: Callable[[str], PreparedData], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for settings, expected in (
-        ((), "epoch: en-de 400, de-en 100"),
-        (("training.temperature=5",), "epoch by temperature 5: en-de 284, de-en 216"),  # 400 ** 0.2 : 100 ** 0.2
+    data = data_with("source")
+    lengths = [side.lengths for side in (data.split("train").src, data.split("train").tgt)]
+    mean_lengths = [(side[:400].mean(), side[400:].mean()) for side in lengths]
+    for temperature, expected in (
+        (1, "epoch: en-de 400, de-en 100"),
+        (5, "epoch by temperature 5: en-de 284, de-en 216"),  # 400 ** 0.2 : 100 ** 0.2
     ):
-        train(data_with("source"), tmp_path / "run", *settings, dry_run=True)
-        assert f"# pairs of each direction in an {expected}\n" in capsys.readouterr().out
+        settings = f"training.temperature={temperature}", "training.batch_tokens=60"
+        train(data, tmp_path / "run", *settings, dry_run=True)
+        told = capsys.readouterr().out
+        assert f"# pairs of each direction in an {expected}\n" in told
+        numbers = [int(number) for number in re.findall(r"(?:en-de|de-en) (\d+)", expected)]
+        tokens = [np.dot(means, numbers) for means in mean_lengths]
+        assert f"# epoch: about {max(tokens) / 60:.0f} updates of 500 pairs" in told
 
 
 def test_page_card_and_info_have_the_figures_of_each_direction(

@@ -46,21 +46,21 @@ class PlannedUpdate:
     slots: int
 
 
-def mixture_of(data: PreparedData, recipe: Recipe) -> Mixture | None:
-    """How an epoch mixes the directions of the data; None if it has every pair once.
-
-    RecipeError if the recipe has a temperature, and the data a single direction.
-    """
-    sizes, temperature = data.manifest.splits["train"].by_direction, recipe.training.temperature
-    if temperature == 1:
-        return None
-    if sizes is None:
+def check_temperature(data: PreparedData, recipe: Recipe) -> None:
+    """Raise RecipeError if the recipe has a temperature, and the data a single direction."""
+    temperature = recipe.training.temperature
+    if temperature != 1 and data.manifest.splits["train"].by_direction is None:
         raise RecipeError(
             f"training.temperature is {temperature:g}, but the data has one direction",
             where=str(data.directory),
             hint="--set training.temperature=1",
         )
-    return Mixture(sizes, temperature)
+
+
+def mixture_of(data: PreparedData, recipe: Recipe) -> Mixture | None:
+    """How an epoch mixes the directions of the data; None if it has every pair once."""
+    sizes, temperature = data.manifest.splits["train"].by_direction, recipe.training.temperature
+    return None if sizes is None or temperature == 1 else Mixture(sizes, temperature)
 
 
 class DataOrder:

@@ -10,13 +10,14 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from nmt_cli.artifacts.checkpoints import best_first
 from nmt_cli.artifacts.run import InitialModel, Run, open_run
 from nmt_cli.dataset.data_manifest import Manifest
 from nmt_cli.dataset.plan_computation import pairs_in_epoch
-from nmt_cli.dataset.prepared_data import PreparedData
+from nmt_cli.dataset.prepared_data import PreparedData, TokenizedSide
 from nmt_cli.dataset.sampled_pieces import SamplingCost, check_sampling, measure_sampling_cost
 from nmt_cli.devices import choose_device, choose_precision
 from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DeviceError, UsageError, first_line
@@ -25,7 +26,7 @@ from nmt_cli.recipe.key_paths import KeyPath
 from nmt_cli.recipe.loading import ResolvedRecipe
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.recipe.yaml_files import dump_annotated
-from nmt_cli.training.data_order import mixture_of
+from nmt_cli.training.data_order import check_temperature, mixture_of
 from nmt_cli.training.guided_alignment import check_alignments
 from nmt_cli.training.micro_batch_size import estimate_device_needs
 from nmt_cli.training.ranks.launcher import launch
@@ -112,7 +113,7 @@ def train_run(
     check_run_path(directory)
     check_sampling(data, recipe.tokenizer)
     check_alignments(data, recipe)
-    mixture_of(data, recipe)
+    check_temperature(data, recipe)
     ranks, stop = join_ranks(device), StopSignal(comes_twice=is_under_torchrun())
     with (
         locked_run(directory) if ranks.is_first else nullcontext(),
@@ -234,19 +235,26 @@ def _describe_epoch(recipe: Recipe, data: PreparedData) -> Iterator[str]:
     counts = data.manifest.splits["train"]
     check_sampling(data, recipe.tokenizer)
     check_alignments(data, recipe)
-    mixture = mixture_of(data, recipe)
+    check_temperature(data, recipe)
+    mixture, sizes = mixture_of(data, recipe), counts.by_direction or [counts.pairs]
+    numbers = sizes if mixture is None else pairs_in_epoch(sizes, temperature=mixture.temperature)
     cost, alpha = SamplingCost(src_growth=1, tgt_growth=1, bytes_per_pair=0), recipe.tokenizer.alpha
     if alpha is not None:
         seed, max_positions = recipe.training.seed, recipe.model.max_positions
         cost = measure_sampling_cost(data, alpha=alpha, seed=seed, max_positions=max_positions)
-    tokens = (counts.source_tokens * cost.src_growth, counts.target_tokens * cost.tgt_growth)
+
+    def tokens_of(side: TokenizedSide) -> float:
+        ends = [side.read_offsets(own.stop, own.stop + 1)[0] for own in counts.ranges]
+        return float(np.diff(ends, prepend=0) / np.maximum(sizes, 1) @ numbers)
+
+    pairs = data.split("train")
+    tokens = (tokens_of(pairs.src) * cost.src_growth, tokens_of(pairs.tgt) * cost.tgt_growth)
     # An update closes before either side has more than its tokens.
     updates = max(1, round(max(tokens) / recipe.training.batch_tokens))
     epochs = recipe.training.updates / updates
     yield f"epoch: about {updates:,} updates of {counts.pairs:,} pairs; {epochs:.1f} epochs"
     if counts.by_direction is not None:
-        sizes, directions = counts.by_direction, data.manifest.languages.pairs
-        numbers = sizes if mixture is None else pairs_in_epoch(sizes, temperature=mixture.temperature)
+        directions = data.manifest.languages.pairs
         of_all = "" if mixture is None else f" by temperature {mixture.temperature:g}"
         shares = [f"{pair} {number:,}" for pair, number in zip(directions, numbers, strict=True)]
         yield f"pairs of each direction in an epoch{of_all}: {', '.join(shares)}"
