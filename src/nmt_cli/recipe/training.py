@@ -125,7 +125,8 @@ class TrainingConfig(Section):
         ge=1,
         allow_inf_nan=False,
         description="of several directions, each comes in proportion to its pairs to the power of 1 / temperature "
-        "(Arivazhagan et al. 2019): 1: by size; 5: small ones nearly as often as large ones",
+        "(Arivazhagan et al. 2019): 1: by size; 5: small ones nearly as often as large ones; the copies of a pair in "
+        "an epoch have the same sampled pieces",
     )
     sum_gradients_in: Literal["fp32", "bf16"] = Field(
         "fp32", description="how gradients travel between devices; bf16 halves the traffic, and rounds"
