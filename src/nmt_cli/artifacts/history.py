@@ -145,7 +145,8 @@ def mean_history(histories: Sequence[History]) -> History:
         measured = [point.measured for point in validations]
         loss = sum(one.loss for one in measured) / len(measured)
         perplexity, bleu = _mean([one.perplexity for one in measured]), _mean([one.bleu for one in measured])
-        result = measured[0].model_copy(update={"loss": loss, "perplexity": perplexity, "bleu": bleu})
+        changes = {"loss": loss, "perplexity": perplexity, "bleu": bleu, "by_direction": dict[str, DirectionResult]()}
+        result = measured[0].model_copy(update=changes)
         mean.validations.append(ValidationPoint(_mean_elapsed(validations), result, ()))
     return mean
 
