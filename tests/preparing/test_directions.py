@@ -237,6 +237,22 @@ def test_a_table_without_names_is_not_read_alike_in_both_directions(tmp_path: Pa
     assert data.texts("valid")[0] == [*data.texts("valid")[1][40:], *data.texts("valid")[1][:40]]
 
 
+@pytest.mark.parametrize("kind", ["text", "tsv"])
+def test_text_whose_first_lines_are_equal_on_both_sides_is_prepared_in_two_directions(
+    tmp_path: Path, kind: str
+) -> None:
+    pairs = [("London 2012", "London 2012"), *NEWS]
+    write_prefix(tmp_path / "news", pairs)
+    (tmp_path / "news.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in pairs))
+    file, swap = ("prefix: news", "") if kind == "text" else ("file: news.tsv", ", source: 2, target: 1")
+    text = (
+        f"train:\n  - {{kind: {kind}, {file}, languages: {{source: en, target: de}}}}\n"
+        f"  - {{kind: {kind}, {file}, languages: {{source: de, target: en}}{swap}}}\ntokenizer: {{vocab_size: 500}}\n"
+    )
+    prepared = run(corpus(tmp_path, text), tmp_path / "data")
+    assert prepared.report["cleaning"]["dropped"]["identical sides"]["count"] == 2
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -51,6 +51,8 @@ _MAX_OWN_LANGUAGE = 0.2
 _FEW_PAIRS = 20
 _MANY_BLANK = 0.1
 _SMALL = 0.01  # part of the pairs of the largest direction
+# Lines of a table in several directions.
+_COMPARED_LINES = 100
 # The sample that is checked.
 _SAMPLED_LINES = 4_000
 _SAMPLED_CHUNKS = 16
@@ -130,18 +132,23 @@ def check_no_pieces(sides: Iterable[TextSide]) -> None:
 
 def check_not_read_alike(sources: Sequence[LocalSource], directions: Sequence[LanguagePair]) -> None:
     """Raise DataError if two directions take the same column of a table for two languages."""
-    first_sides: dict[tuple[Path, str], tuple[str, LanguagePair]] = {}
+    first_sides: dict[tuple[Path, tuple[str, ...]], tuple[str, LanguagePair]] = {}
     counts = Counter(file for source in sources for _, file in source.inputs)
     for source in sources:
         (_, file), languages = source.inputs[0], directions[source.direction]
-        chunk = next(iter(source.read()), None) if counts[file] > 1 else None
-        if chunk is None or not len(chunk):
+        is_compared = counts[file] > 1 and len(source.inputs) == 1
+        chunk = next(iter(source.read()), None) if is_compared else None
+        if chunk is None:
             continue
-        for code, text in ((languages.source, chunk.src[0]), (languages.target, chunk.tgt[0])):
-            other_code, other = first_sides.setdefault((file, text), (code, languages))
+        # Some lines are alike in two languages, such as names; many are not.
+        src, tgt = (tuple(texts[:_COMPARED_LINES]) for texts in (chunk.src, chunk.tgt))
+        for code, texts in ((languages.source, src), (languages.target, tgt)):
+            if src == tgt or not any(texts):
+                continue
+            other_code, other = first_sides.setdefault((file, texts), (code, languages))
             if other_code != code:
                 raise DataError(
-                    f"{file.name} is read alike for {other} and {languages}: {make_printable(text)!r} is its first "
+                    f"{file.name} is read alike for {other} and {languages}: {make_printable(texts[0])!r} is its first "
                     f"{other_code} and its first {code}",
                     where=chunk.where(0),
                     hint="name its columns in a corpus file, source: 2 and target: 1 for example, or in its first line",
