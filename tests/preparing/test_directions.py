@@ -227,6 +227,30 @@ def test_a_small_direction_and_one_without_validation_text_are_warned_of(
     assert len(data.texts("valid")[0]) == len(data.split("valid")) == 30
 
 
+def test_a_direction_of_nothing_but_synthetic_text_is_prepared_without_validation_text(tmp_path: Path) -> None:
+    write_texts(tmp_path)
+    text = (
+        "train:\n  - {kind: text, prefix: news, languages: {source: en, target: de}}\n"
+        "  - {kind: text, prefix: made, languages: {source: de, target: en}, synthetic: true}\n"
+        "tokenizer: {vocab_size: 500}\n"
+    )
+    prepared = run(corpus(tmp_path, text, "test_size=50"), tmp_path / "data")
+    splits = open_prepared(prepared.directory).manifest.splits
+    assert {split: counts.by_direction for split, counts in splits.items()} == {
+        "train": [320, 200],
+        "valid": [40, 0],
+        "test": [40, 0],
+    }
+    assert prepared.report["warnings"] == [
+        "test_size is 50, but only 40 of en-de are set aside, a tenth of the text: lower test_size, or name test text "
+        "in files of its own",
+        "there is no validation text of de-en, so training does not measure it: add some to valid",
+    ]
+    all_synthetic = text.replace("target: de}}", "target: de}, synthetic: true}")
+    error = refusal(lambda: run(corpus(tmp_path, all_synthetic), tmp_path / "other"))
+    assert error.message.endswith("more than half of the 0 clean training pairs of en-de, without synthetic ones")
+
+
 def test_a_table_without_names_is_not_read_alike_in_both_directions(tmp_path: Path) -> None:
     (tmp_path / "news.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in NEWS))
     source = "  - {kind: tsv, file: news.tsv, languages: {source: %s, target: %s}%s}\n"

@@ -154,6 +154,7 @@ def select(corpus: Corpus, sources: Mapping[Split, Sequence[LocalSource]], clean
         dropped_pairs.warning_of_dropped_pairs(by_source, config),
         *text_checks.warnings_of_unusual_text(sides),
         *dropped_pairs.warnings_of_lost_sources(by_source),
+        *text_checks.warnings_of_smaller_splits(chosen, {"valid": corpus.valid_size, "test": corpus.test_size}),
         *text_checks.warnings_of_directions(valid, {text.languages: text.num_pairs for text in texts}),
     ]
     warnings = [warning for warning in warnings if warning is not None]

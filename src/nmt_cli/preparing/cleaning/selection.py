@@ -102,15 +102,18 @@ def set_aside(corpus: Corpus, texts: Sequence[TrainingText]) -> list[HeldOut]:
 
     In `copies` they get 0. Training pairs that share a sentence with them get 0 too, and are counted as dropped, in
     every direction: a model that has seen a pair backwards knows it. So a direction takes pairs first whose sentences
-    are set aside by one before. No pair of synthetic text is taken. The choice depends on the clean pairs and the seed
-    alone. DataError if the splits would take more than half of the text of a direction.
+    are set aside by one before. No pair of synthetic text is taken, so a direction beside others that has no other text
+    has no split. The choice depends on the clean pairs and the seed alone. DataError if the splits would take more than
+    half of the text of a direction.
     """
     if not corpus.set_aside:
         return []
     held_out: list[HeldOut] = []
     indices: list[set[PairIndex]] = []
+    are_synthetic = [all(chunk.facts["is_synthetic"] for chunk in text.chunks) for text in texts]
     for direction, text in enumerate(texts):
-        sizes = _split_sizes(corpus, text)
+        # If all text is synthetic, the sizes are refused.
+        sizes = {} if are_synthetic[direction] and not all(are_synthetic) else _split_sizes(corpus, text)
         chosen = _choose(text, sizes, seed=corpus.split_seed, others=HeldOutIndex(held_out))
         indices.append({index for pairs in chosen.values() for index, _, _ in pairs})
         for split, candidates in chosen.items():

@@ -181,6 +181,18 @@ def warning_of_little_validation(text: HeldOut, *, is_only: bool) -> str | None:
     return None
 
 
+def warnings_of_smaller_splits(chosen: Sequence[HeldOut], sizes: Mapping[Split, int | None]) -> Iterator[str]:
+    """Warnings of directions that set fewer pairs aside than the sizes that were asked for."""
+    for split, size in sizes.items():
+        fewer = [text for text in chosen if text.split == split and size is not None and len(text.pairs) < size]
+        if fewer:
+            numbers = ", ".join(f"{len(text.pairs):,} of {text.languages}" for text in fewer)
+            yield (
+                f"{split}_size is {size:,}, but only {numbers} are set aside, a tenth of the text: lower {split}_size, "
+                f"or name {SPLIT_NAMES[split]} text in files of its own"
+            )
+
+
 def warnings_of_directions(texts: Sequence[HeldOut], pairs: Mapping[LanguagePair, int]) -> Iterator[str]:
     """Warnings of directions without validation text, or with much less training text than another has.
 
