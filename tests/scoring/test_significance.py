@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nmt_cli.errors import DataError, ScoreError
+from nmt_cli.errors import DataError, ScoreError, UsageError
 from nmt_cli.scoring.significance import p_value_across_runs, student_p_value
 from tests.forks import run_forked
 from tests.scoring.shell import REF, columns, nmt, on_a_terminal, refuse, run
@@ -138,6 +138,19 @@ def test_runs_of_one_system_have_a_mean_and_a_deviation(systems: Path) -> None:
     assert header == ["metric", "system", "runs", "score", "deviation", "95 %", "signature"]
     mean, deviation = f"{statistics.fmean(values):.2f}", f"{statistics.stdev(values):.2f}"
     assert row[1:5] == ["good, also", " ".join(f"{value:.2f}" for value in values), mean, deviation]
+
+
+def test_runs_without_a_name_are_called_by_what_they_have_in_common(seeds: Path) -> None:
+    runs = [f"new/seed-{seed}.de" for seed in range(4)]
+    _, row = columns(run("ref", *(argument for file in runs for argument in ("-i", file)), "-m", "bleu"))
+    assert row[1] == "new/seed-*.de"
+
+
+@pytest.mark.parametrize("again", ["new=new/seed-1.de", "new=./old/../new/seed-1.de", "new=new/seed-[13].de"])
+def test_a_file_that_is_given_twice_is_no_second_run(seeds: Path, again: str) -> None:
+    error = refuse(UsageError, "ref", "-i", "new=new/seed-1.de", "-i", again, "--baseline", "old=old/*.de")
+    assert error.message.endswith("new/seed-1.de is given twice, but a run counts once")
+    assert error.where == again
 
 
 def test_a_bound_is_for_the_mean_of_the_runs(systems: Path) -> None:

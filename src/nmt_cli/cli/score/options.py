@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from glob import glob
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -138,15 +138,33 @@ def parse_systems(texts: Sequence[str], *, are_one: bool) -> dict[str, list[str]
     """The files of each system by its name, of FILE, NAME=FILE and patterns such as 'NAME=out/seed-*.de'.
 
     A pattern names runs of one system, and so does a name that comes again. Without a name, each text is a system that
-    has the text as its name, or all are runs of one system if `are_one`. DataError if no file matches a pattern.
+    has the text as its name, or all are runs of one system if `are_one`. DataError if no file matches a pattern,
+    UsageError if a file comes twice in one system.
     """
     named = [_name_and_files(text) for text in texts]
     texts = [STDIN if text == _STDIN else text for text in texts]
-    nameless = ", ".join(text for text, (name, _) in zip(texts, named, strict=True) if name is None)
+    nameless = _common_name([text for text, (name, _) in zip(texts, named, strict=True) if name is None])
     systems: dict[str, list[str]] = {}
     for text, (name, files) in zip(texts, named, strict=True):
-        systems.setdefault(name or (nameless if are_one else text), []).extend(files)
+        runs = systems.setdefault(name or (nameless if are_one else text), [])
+        for file in files:
+            if file != _STDIN and Path(file).resolve() in [Path(run).resolve() for run in runs]:
+                message = f"{file} is given twice, but a run counts once"
+                raise UsageError(message, where=text, hint="give each file once, and patterns that share no file")
+            runs.append(file)
     return systems
+
+
+def _common_name(texts: Sequence[str]) -> str:
+    """A name for all of some texts: their common beginning and end, such as seed-*.de, or else all of them."""
+    beginning = _common_beginning(texts)
+    end = _common_beginning([text[len(beginning) :][::-1] for text in texts])[::-1]
+    return f"{beginning}*{end}" if len(texts) > 1 and (beginning or end) else ", ".join(texts)
+
+
+def _common_beginning(texts: Sequence[str]) -> str:
+    places = zip(*texts, strict=False)
+    return "".join(letters[0] for letters in takewhile(lambda letters: len({*letters}) == 1, places))
 
 
 def _name_and_files(text: str) -> tuple[str | None, list[str]]:
