@@ -189,6 +189,10 @@ def test_a_vocabulary_keeps_the_symbols_of_the_model_that_it_is_taken_from(many:
     assert rows_in_pieces(data, "train", "target")[-1][0] == "<2en>"
     error = refusal(lambda: run(corpus(tmp_path, MANY, f"tokenizer={{taken_from: {on_target}}}"), tmp_path / "three"))
     assert error.message == "the vocabulary has no symbol for fr: its languages are eng_Latn, deu_Latn"
+    talks = "source: talks.en, target: talks.fr, languages: {source: en, target: de-AT}"
+    alike = MANY.replace("prefix: talks, languages: {source: en, target: fr}", talks)
+    error = refusal(lambda: run(corpus(tmp_path, alike, f"tokenizer={{taken_from: {on_target}}}"), tmp_path / "four"))
+    assert error.message == "the vocabulary has one symbol for de and de-AT, <2de>"
 
 
 def test_a_vocabulary_without_the_symbols_is_refused(many: PreparedData, tmp_path: Path) -> None:
@@ -291,6 +295,9 @@ def test_text_whose_first_lines_are_equal_on_both_sides_is_prepared_in_two_direc
          "valid: [{kind: text, prefix: a, languages: {source: en, target: fr}, synthetic: true}]",
          "only sources of training text are synthetic"),
         ("{origin: made}", "{Origin: made}", "Origin"),
+        ("symbols: [<BT>]", "symbols: [<2en>]", "tokenizer.symbols has <2en>, which is the symbol of a language"),
+        ("symbols: [<BT>]", "symbols: ['<origin:web>']", "tokenizer.symbols has <origin:web>, which is the symbol"),
+        ("symbols: [<BT>]", "symbols: [<BT>, <BT>]", "tokenizer.symbols has <BT>, which is there twice"),
         ("{source: en, target: fr}", "{source: en, target: it}", "no such file"),
     ],
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -279,6 +280,17 @@ class Corpus(Section):
             for pair in [self._pair_of(source) for source in getattr(self, split) or []]:
                 if pair not in pairs:
                     raise SettingError(f"{split} has text of {pair}, and train has none", f"add {pair} to train")
+        return self
+
+    @model_validator(mode="after")
+    def _symbols_are_different(self) -> Corpus:
+        own = [*self.directions.target_symbols.values(), *self.tag_symbols]
+        counts = Counter([*self.tokenizer.symbols, *own])
+        for symbol in self.tokenizer.symbols:
+            if counts[symbol] > 1:
+                problem = "is the symbol of a language or of a tag" if symbol in own else "is there twice"
+                message = f"tokenizer.symbols has {symbol}, which {problem}"
+                raise SettingError(message, "take it out", settings=("tokenizer.symbols",))
         return self
 
     @cached_property

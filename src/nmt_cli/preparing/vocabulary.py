@@ -279,7 +279,7 @@ def _directions_of(directory: Path) -> Directions | None:
 def _with_symbols_of(taken: Directions, own: Directions) -> Directions:
     """The directions of a corpus, with the symbols of the model that its vocabulary is taken from.
 
-    DataError if the model lacks a language.
+    DataError if the model lacks a language, or has one symbol for two.
     """
 
     def symbols(codes: Sequence[str], of_model: Mapping[str, str]) -> dict[str, str]:
@@ -291,6 +291,16 @@ def _with_symbols_of(taken: Directions, own: Directions) -> Directions:
                 where="tokenizer.taken_from",
                 hint="train a vocabulary with this corpus: leave out tokenizer.taken_from",
             )
+        codes_of: dict[str, list[str]] = {}
+        for code, symbol in found.items():
+            codes_of.setdefault(symbol, []).append(code)
+        for symbol, alike in codes_of.items():
+            if len(alike) > 1:
+                raise DataError(
+                    f"the vocabulary has one symbol for {' and '.join(alike)}, {symbol}",
+                    where="tokenizer.taken_from",
+                    hint="train a vocabulary with this corpus: leave out tokenizer.taken_from",
+                )
         return found
 
     return Directions(
