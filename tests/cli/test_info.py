@@ -56,16 +56,17 @@ def write_data(directory: Path) -> Path:
         shared_vocabulary=True,
         tokenizers=Tokenizers(source=tokenizer, target=tokenizer),
         dtype="uint16",
-        splits={"train": SplitCounts(pairs=2000, source_tokens=30000, target_tokens=31000)},
+        splits={"train": SplitCounts(pairs=2000, source_tokens=32000, target_tokens=31000)},
         inputs=[InputRecord(split="train", name="mini.en", bytes=10, sha256="cd")],
         fingerprint="ef",
         corpus={"name": "mini"},
         files={"train.source.ids": 10, "source.spm": 3},
     )
     (directory / "manifest.json").write_text(manifest.model_dump_json())
-    words = {"mean": 12.04, "p50": 11, "p90": 20, "p99": 30, "max": 41, "histogram": []}
+    words = {"total": 24080, "mean": 12.04, "p50": 11, "p90": 20, "p99": 30, "max": 41, "histogram": []}
     pieces = {"mean": 14.0, "p50": 13, "p90": 25, "p99": 36, "max": 50, "histogram": []}
-    sides = {side: {"words": words, "pieces": pieces} for side in ("source", "target")}
+    totals = {"source": 28000, "target": 29000}  # without ends, and without symbols before the sources
+    sides = {side: {"words": words, "pieces": {"total": total, **pieces}} for side, total in totals.items()}
     (directory / "report.json").write_text(json.dumps({"splits": {"train": sides}}))
     return directory
 

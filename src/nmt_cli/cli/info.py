@@ -199,13 +199,16 @@ def _data_facts(data: dict[str, Any]) -> Facts:
     yield "data", f"{data['name']}, {_languages_text(data)}"
     yield "directory", f"{data['path']}, {size_text(data['bytes'])}, written by nmt {data['nmt_version']}"
     for name, counts in data["splits"].items():
-        source, target = (counts[f"{side}_tokens"] - counts["pairs"] for side in ("source", "target"))  # without ends
-        yield name, f"{counts['pairs']:,} pairs, {source:,} and {target:,} pieces"
+        pieces = ""
+        if lengths := data["lengths"]:
+            source, target = (lengths[name][side]["pieces"]["total"] for side in ("source", "target"))
+            pieces = f", {source:,} and {target:,} pieces"
+        yield name, f"{counts['pairs']:,} pairs{pieces}"
         if sizes := counts.get("by_direction"):
             pairs = Directions.model_validate(data["languages"]).pairs
             yield "", "pairs: " + ", ".join(f"{pair} {size:,}" for pair, size in zip(pairs, sizes, strict=True))
-        for unit in ("words", "pieces") if data["lengths"] else ():
-            source, target = (data["lengths"][name][side][unit] for side in ("source", "target"))
+        for unit in ("words", "pieces") if lengths else ():
+            source, target = (lengths[name][side][unit] for side in ("source", "target"))
             yield (
                 "",
                 f"{unit} a sentence: mean {source['mean']:.1f} and {target['mean']:.1f}, "

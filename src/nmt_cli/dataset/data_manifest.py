@@ -126,7 +126,7 @@ def describe_data(directory: Path) -> dict[str, Any]:
 
     The lengths, by split, side and unit (words, pieces without EOS), are those of report.json without its histograms.
     """
-    manifest, keys = read_manifest(directory), ("mean", "p50", "p90", "p99", "max")
+    manifest, keys = read_manifest(directory), ("total", "mean", "p50", "p90", "p99", "max")
     sizes = {name: (directory / name).stat().st_size for name in manifest.files if (directory / name).is_file()}
     damaged_files = [name for name, size in manifest.files.items() if sizes.get(name) != size]
     lengths = None
