@@ -251,6 +251,13 @@ def test_p_values_of_student_s_t_are_those_of_printed_tables(t: float, degrees: 
     assert student_p_value(-t, degrees=degrees) == student_p_value(t, degrees=degrees)
 
 
+def test_a_difference_without_any_variation_is_no_chance() -> None:
+    scores = np.array([0.5, 0.5])
+    resampled = np.full((2, 10), 0.5)
+    assert p_value_across_runs(scores, scores, resampled=(resampled, resampled)) == 1
+    assert p_value_across_runs(scores + 0.25, scores, resampled=(resampled + 0.25, resampled)) == 0
+
+
 # Standard deviations between seeds, of a system on a segment, and of a seed on a segment; there are 100 segments.
 VARIATION = {
     "the seeds vary most": (0.3, 0.0, 1.0),

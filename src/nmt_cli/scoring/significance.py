@@ -181,8 +181,8 @@ def p_value_across_runs(system: Floats, baseline: Floats, *, resampled: tuple[Fl
     of_segments = float((resampled[0].mean(axis=0) - resampled[1].mean(axis=0)).var())
     variance = of_runs + max(0.0, of_segments - own_of_runs)
     difference = float(system.mean() - baseline.mean())
-    if difference == 0 or variance == 0:
-        return 1.0
+    if variance == 0:
+        return float(difference == 0)
     return student_p_value(difference / math.sqrt(variance), degrees=variance**2 / divisor if divisor else math.inf)
 
 
@@ -228,8 +228,10 @@ def _outputs(scorer: Scorer, systems: Sequence[System], *, test: TestKind | None
 def _resample_counts(num_segments: int, *, seed: str) -> Floats:
     """How often each bootstrap resample has each segment [resamples, segments]; the resamples are sacreBLEU's."""
     rng = np.random.default_rng(None if seed == "none" else int(seed))
-    picked = rng.choice(num_segments, size=(RESAMPLES, num_segments), replace=True)
-    return np.stack([np.bincount(row, minlength=num_segments) for row in picked]).astype(np.float64)
+    counts = np.empty((RESAMPLES, num_segments))
+    for of_resample in counts:
+        of_resample[:] = np.bincount(rng.choice(num_segments, size=num_segments), minlength=num_segments)
+    return counts
 
 
 def _compare(scorer: Scorer, baseline: _Outputs, system: _Outputs, *, test: TestKind) -> Comparison:
