@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from nmt_cli.api import Translator
 from nmt_cli.artifacts import model_directory
@@ -267,6 +270,21 @@ def test_what_is_no_model_or_does_not_fit_is_refused(model: Path, texts: Path) -
     (texts / "short").write_text("Ein Haus.\n", encoding="utf-8")
     error = refuse(DataError, "--model", str(model), "-s", "src", "short")
     assert error.message == "src has 30 lines, short has 1"
+
+
+def test_the_direction_of_a_hint_is_one_that_the_option_takes(model: Path, texts: Path) -> None:
+    brazilian = shutil.copytree(model, texts / "brazilian")
+    config = yaml.safe_load((brazilian / "config.yaml").read_text(encoding="utf-8"))
+    config["languages"]["target"] = "pt-BR"
+    (brazilian / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    manifest = json.loads((brazilian / "manifest.json").read_text(encoding="utf-8"))
+    written = (brazilian / "config.yaml").read_bytes()
+    manifest["files"]["config.yaml"] = {"bytes": len(written), "sha256": hashlib.sha256(written).hexdigest()}
+    (brazilian / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    arguments = ("--model", str(brazilian), "ref", "-s", "src", "--device", "cpu", "-l")
+    error = refuse(UsageError, *arguments, "en-fr")
+    assert error.hint == "give one of its directions: -l en-pt_BR"
+    assert run(*arguments, "en-pt_BR") == run("--model", str(model), "ref", "-s", "src", "--device", "cpu")
 
 
 def test_white_space_inside_a_line_is_scored_as_that_of_training_text(model: Path) -> None:

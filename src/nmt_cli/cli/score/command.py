@@ -138,15 +138,18 @@ def score(
 
     Example: nmt score test.de -i test.hyp --confidence
     """
-    systems, other_systems = (
-        parse_systems(hypotheses or [], are_one=True),
-        parse_systems(baselines or [], are_one=False),
-    )
+    systems = parse_systems(hypotheses or [], are_one=True)
+    other_systems = parse_systems(baselines or [], are_one=False)
     files = TextNames(references or [], systems, other_systems, source, test_set, languages)
     check_test_set_or_reference(files)
     of_metrics = {"-m": metrics, "--tokenize": tokenize, "--lowercase": lowercase, "--keep-quotes": keep_quotes}
-    of_tests = {"--confidence": confidence, "--baseline": baselines, "--paired": paired, "--fail-under": fail_under}
-    of_tests["--latex"] = as_latex
+    of_tests = {
+        "--confidence": confidence,
+        "--baseline": baselines,
+        "--paired": paired,
+        "--fail-under": fail_under,
+        "--latex": as_latex,
+    }
     of_sentences = {"--sentence": by_sentence, "--differences": differences}
     of_model = {
         "--tokens": tokens,

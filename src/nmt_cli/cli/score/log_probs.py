@@ -95,7 +95,9 @@ def _load(texts: Texts, options: ForcedOptions) -> _Loaded:
     try:
         direction = directions.find(from_, to)
     except UsageError as error:
-        hint = f"give one of its directions: -l {directions.offered[0]}"
+        first = directions.offered[0]
+        codes = "-".join(code.replace("-", "_") for code in (first.source, first.target))
+        hint = f"give one of its directions: -l {codes}"
         raise UsageError(error.message, where="-l", hint=hint) from None
     decoder = ForcedDecoder(
         model,
