@@ -125,20 +125,14 @@ def select(corpus: Corpus, sources: Mapping[Split, Sequence[LocalSource]], clean
     for direction, languages in enumerate(directions):
         own = [chunk for chunk in chunks if chunk.direction == direction]
         copies, several = choose_copies(own, config, by_source)
-        texts.append(TrainingText(languages, own, copies, by_source))
+        own_counts = [one for one, source in zip(by_source, train, strict=True) if source.direction == direction]
+        texts.append(TrainingText(languages, own, copies, by_source, own_counts))
         several_translations.append(several)
-    own_sources = [
-        [counts for counts, source in zip(by_source, train, strict=True) if source.direction == direction]
-        for direction in range(len(directions))
-    ]
-
-    def check_some_left() -> None:
-        for text, counts in zip(texts, own_sources, strict=True):
-            dropped_pairs.check_some_left(counts, config, num_left=text.num_pairs)
-
-    check_some_left()
+    for text in texts:
+        text.check_some_left(config)
     chosen = set_aside(corpus, texts)
-    check_some_left()
+    for text in texts:
+        text.check_some_left(config)
     counts = dropped_pairs.sum_of_sources(by_source).counts
     logger.info("cleaned: %s of %s training pairs kept", f"{counts.kept:,}", f"{counts.read:,}")
     write_held_out(chosen, directory, directions)
@@ -170,8 +164,8 @@ def select(corpus: Corpus, sources: Mapping[Split, Sequence[LocalSource]], clean
             "examples": [one for several in several_translations for one in several["examples"]][:EXAMPLES_PER_REASON],
         },
     }
-    for part, of_sources, several in zip(facts["directions"], own_sources, several_translations, strict=True):
-        whole = dropped_pairs.sum_of_sources(of_sources).counts
+    for part, text, several in zip(facts["directions"], texts, several_translations, strict=True):
+        whole = dropped_pairs.sum_of_sources(text.own_counts).counts
         part.update(read=whole.read, kept=whole.kept, several_translations=several["sources"])
     write_file(directory / _COUNTS_FILE, json.dumps(facts, ensure_ascii=False), error=DataError)
     return_freed_memory()  # of the text that was compared: the workers of the next stages take as much again

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from nmt_cli.dataset.prepared_data import SIDES
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.clean_chunks import CleanChunk
-from nmt_cli.preparing.cleaning.dropped_pairs import SourceCounts, count_as_dropped, most_dropped
+from nmt_cli.preparing.cleaning.dropped_pairs import SourceCounts, check_some_left, count_as_dropped, most_dropped
 from nmt_cli.preparing.cleaning.held_out import NOWHERE, PAIR, SIDE, HeldOut, HeldOutIndex
 from nmt_cli.preparing.cleaning.rules import (
     DUPLICATE,
@@ -84,17 +84,25 @@ def choose_copies(
 
 @dataclass(frozen=True, slots=True)
 class TrainingText:
-    """The clean text of one direction: its chunks, the copies of each pair, by chunk, and the counts of its sources."""
+    """The clean text of one direction: its chunks, the copies of each pair, by chunk, and the counts of its sources.
+
+    `by_source` are the counts of all sources, by their index, `own_counts` those of this direction's sources.
+    """
 
     languages: LanguagePair
     chunks: Sequence[CleanChunk]
     copies: Sequence[NDArray[np.uint16]]
     by_source: Sequence[SourceCounts]
+    own_counts: Sequence[SourceCounts]
 
     @property
     def num_pairs(self) -> int:
         """The pairs to train on, each as often as it is taken."""
         return sum(int(of_chunk.sum()) for of_chunk in self.copies)
+
+    def check_some_left(self, config: CleaningConfig) -> None:
+        """Raise DataError, with what dropped the pairs, if none is left."""
+        check_some_left(self.own_counts, config, num_left=self.num_pairs)
 
 
 def set_aside(corpus: Corpus, texts: Sequence[TrainingText]) -> list[HeldOut]:
