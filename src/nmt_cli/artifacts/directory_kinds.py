@@ -69,8 +69,7 @@ def check_is_model(path: Path) -> None:
     elif kind is not None:
         message = f"{path} is {'prepared data' if kind == 'data' else f'a {kind}'}, not a model directory"
         hint = hint if kind == "data" else f"make a model of it: nmt average {quoted} -o MODEL"
-    elif _is_importable(path):
-        name = MODEL_TYPES.get(str(model_type(path / "config.json")), MODEL_TYPES["marian"])
+    elif (name := _importable_kind(path)) is not None:
         message, hint = f"{path} is {name}, which must be imported first", import_command(path)
     elif path.is_file():
         message = f"{path} is a file, not a model directory"
@@ -82,7 +81,7 @@ def check_is_model(path: Path) -> None:
 def check_is_importable(path: Path) -> None:
     """Raise ModelError, with what to type, if `path` is surely no model of another program, by its files' names."""
     kind, quoted = kind_of(path), shlex.quote(str(path))
-    if _is_importable(path) or (kind is None and any(isfile(path / name) for name in _MARIAN_FILES)):
+    if _importable_kind(path) is not None or (kind is None and any(isfile(path / name) for name in _MARIAN_FILES)):
         return
     message = f"{path} is no model to import: it has neither config.json nor a .npz file"
     hint = "name a folder of a Hugging Face model, a .npz file, or OWNER/NAME on the hub"
@@ -93,13 +92,15 @@ def check_is_importable(path: Path) -> None:
     raise ModelError(message, where=str(path), hint=hint)
 
 
-def _is_importable(path: Path) -> bool:
-    """Whether a path is a model of another program: a .npz file, or a folder of either form."""
+def _importable_kind(path: Path) -> str | None:
+    """The kind of another program's model, in words: a .npz file, or a folder of either form; None for other paths."""
     if isfile(path):
-        return path.suffix == ".npz"
-    if isfile(config := path / "config.json"):
-        return model_type(config) in MODEL_TYPES
-    return any(path.glob("*.npz"))
+        is_npz = path.suffix == ".npz"
+    elif isfile(config := path / "config.json"):
+        return MODEL_TYPES.get(str(model_type(config)))
+    else:
+        is_npz = any(path.glob("*.npz"))
+    return MODEL_TYPES["marian"] if is_npz else None
 
 
 def import_command(path: Path) -> str:
