@@ -153,6 +153,14 @@ def test_opus_mt_of_several_targets_takes_a_language_or_its_typed_code(tmp_path:
     assert ours.translate([f">>nld<< {two[0]}"])[0].text == ours.translate(two, to="nl")[0].text
     with pytest.raises(UsageError, match="the model translates into 2 languages: deu, nld"):
         ours.translate(lines)
+    only = imported(tmp_path / "opus", tmp_path / "only", LanguagePair(source="eng", target="de"))
+    assert [str(pair) for pair in only.languages.offered] == ["eng-deu"]
+    assert Translator.from_pretrained(tmp_path / "only", device="cpu").translate(two) == ours.translate(two, to="de")
+    with pytest.raises(UsageError, match="opus does not translate into 'fr', but deu, nld") as caught:
+        imported(tmp_path / "opus", tmp_path / "other", LanguagePair(source="en", target="fr"))
+    assert caught.value.hint == "`languages: en-mul` takes all of them"
+    of_german = imported(tmp_path / "opus", tmp_path / "german", LanguagePair(source="de", target="mul"))
+    assert str(of_german.languages) == "de-nld"
     exported(tmp_path / "model", tmp_path / "back")
     found = ours.translate(lines, to="nl", beam=1)
     assert imported(tmp_path / "back", tmp_path / "again", LanguagePair(source="en", target="mul")).agreement

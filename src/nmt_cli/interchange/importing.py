@@ -34,7 +34,8 @@ from nmt_cli.interchange.marian_vocabulary import VocabularyRow, rewrite_with_ro
 from nmt_cli.interchange.marian_weights import model_from_marian
 from nmt_cli.interchange.other_programs import CTranslate2Program, TransformersProgram, ctranslate2_of_npz
 from nmt_cli.interchange.verification import Agreement, random_lines, verify
-from nmt_cli.recipe.directions import Directions
+from nmt_cli.languages import match_code, standard_code
+from nmt_cli.recipe.directions import Directions, shown_codes
 from nmt_cli.recipe.schema import LanguagePair, Recipe
 from nmt_cli.recipe.section import as_name
 from nmt_cli.templates.render import render
@@ -42,6 +43,7 @@ from nmt_cli.tokenization.tokenizer import Tokenizer
 
 # A hundred lines, as for an export, take a minute in transformers with a model of OPUS-MT's size.
 _NUM_LINES = 25
+_ALL_TARGETS = "mul"  # several languages, in ISO 639-2
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +216,15 @@ def _directions(marian: MarianModel, name: str, given: LanguagePair | None) -> D
     languages = given or marian.languages or _languages_in_name(name, marian)
     if not marian.symbols:
         return Directions(pairs=[languages])
-    targets = [code for code in marian.symbols if code != languages.source]
+    targets = [code for code in marian.symbols if standard_code(code) != standard_code(languages.source)]
+    if given is not None and given.target != _ALL_TARGETS:
+        if (target := match_code(given.target, targets)) is None:
+            message = (
+                f"{name} does not translate into {given.target!r}, but {shown_codes(targets, listed_by='vocab.json')}"
+            )
+            hint = f"`languages: {given.source}-{_ALL_TARGETS}` takes all of them"
+            raise UsageError(message, setting="languages", hint=hint)
+        targets = [target]
     pairs = [LanguagePair(source=languages.source, target=code) for code in targets]
     return Directions(pairs=pairs, target_symbols={code: marian.symbols[code] for code in targets})
 
