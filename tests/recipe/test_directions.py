@@ -14,7 +14,7 @@ SINGLE = Directions.single("en", "de")
 SYMBOLS = {"de": "<2de>", "en": "<2en>", "fr": "<2fr>"}
 PAIRS = [LanguagePair(source=source, target=target) for source, target in (("en", "de"), ("de", "en"), ("en", "fr"))]
 SEVERAL = Directions(pairs=PAIRS, target_symbols=SYMBOLS)
-NLLB = {"eng_Latn": "eng_Latn", "deu_Latn": "deu_Latn", "zho_Hant": "zho_Hant", "zho_Hans": "zho_Hans"}
+NLLB = {"deu_Latn": "deu_Latn", "eng_Latn": "eng_Latn", "zho_Hant": "zho_Hant", "zho_Hans": "zho_Hans"}
 HUNDRED = Directions(source_symbols=NLLB, target_symbols=NLLB, target_symbol_on="target")
 
 
@@ -24,6 +24,7 @@ def test_a_single_direction_is_written_as_two_codes() -> None:
     assert Directions.model_validate(values) == SINGLE
     assert Directions.model_validate(SEVERAL.model_dump()) == SEVERAL
     assert (SINGLE.title, str(SEVERAL)) == ("en to de", "en-de, de-en, en-fr")
+    assert "--from eng_Latn --to deu_Latn" in HUNDRED.decode_command("nllb")
 
 
 @pytest.mark.parametrize(

@@ -115,13 +115,16 @@ def test_an_untrained_direction_is_answered_if_a_model_has_both_languages(server
 
 
 @pytest.mark.usefixtures("hurried_deepl")
-def test_a_bilingual_file_names_its_language(server: Server, expected: dict[tuple[str, str], str]) -> None:
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_a_bilingual_file_names_its_language(
+    encoding: str, server: Server, expected: dict[tuple[str, str], str]
+) -> None:
     client, out = deepl.DeepLClient("any", server_url=server.url), io.BytesIO()
     unit = f"<unit id='1'><segment><source>{TEXT['it']}</source></segment></unit>"
     namespace = "urn:oasis:names:tc:xliff:document:2.0"
     file = f"<xliff xmlns='{namespace}' version='2.0' srcLang='it' trgLang='de'><file id='1'>{unit}</file></xliff>"
-    client.translate_document(file, out, filename="a.xlf", target_lang="DE")
-    assert f"<target>{expected['it', 'de']}</target>" in out.getvalue().decode()
+    client.translate_document(file.encode(encoding), out, filename="a.xlf", target_lang="DE")
+    assert f"<target>{expected['it', 'de']}</target>" in out.getvalue().decode(encoding)
 
 
 @pytest.mark.usefixtures("hurried_deepl")
@@ -193,7 +196,7 @@ async def test_a_model_whose_directions_changed_needs_a_restart(tmp_path: Path) 
     assert error.value.hint == "restart nmt serve"
 
 
-def test_a_hundred_languages_are_offered_each_into_each(tmp_path: Path) -> None:
+def test_a_hundred_languages_are_offered_each_into_each(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     symbols = {code: f"<{number % 9}>" for number, code in enumerate(HUNDRED)}  # the router does not read them
     directions = Directions(target_symbols=symbols, source_symbols=symbols, target_symbol_on="target")
     path = save_model_of(tmp_path / "model", directions)
@@ -201,6 +204,7 @@ def test_a_hundred_languages_are_offered_each_into_each(tmp_path: Path) -> None:
     assert model.name == "100 languages into 100"
     router = ModelRouter([model])
     assert len(router.pairs) == len(HUNDRED) * 99
+    assert router.sources[:3] == ["en", "af", "am"]  # English counts for unclear text
     languages = SourceLanguage.of_pairs(router.pairs)
     assert {language.code: language.name for language in languages}["fil"] == "Filipino"
     assert {len(language.targets) for language in languages} == {99}
@@ -210,5 +214,20 @@ def test_a_hundred_languages_are_offered_each_into_each(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="tlh is not supported") as error:
         router.route("en", "tlh", text="")
     assert error.value.hint.endswith("am, ar, ast, az, ba, be, bg, bn, br, bs, ca and 88 more, which /languages lists")
-    with pytest.raises(UsageError, match="both translate en-de"):
-        ModelRouter([model, ServedModel(save_model(tmp_path / "en-de", "en", "de"), MODEL_SETTINGS, ServerMetrics())])
+
+
+def test_a_general_model_serves_what_no_special_model_has(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    nllb = dict.fromkeys(("eng_Latn", "zho_Hans", "fra_Latn", "deu_Latn"), "<2de>")
+    directions = Directions(target_symbols=nllb, source_symbols=nllb, target_symbol_on="target")
+    paths = [save_model_of(tmp_path / name, directions) for name in ("general", "other")]
+    paths += [save_model(tmp_path / pair, *pair.split("-")) for pair in ("de-en", "zh-en")]
+    general, other, german, chinese = (ServedModel(path, MODEL_SETTINGS, ServerMetrics()) for path in paths)
+    with caplog.at_level("INFO"):
+        router = ModelRouter([general, german, chinese])
+    assert caplog.messages == [f"{general.name}: left to other models: de-en"]
+    routes = [router.route(source, target, text="") for source, target in (("de", "en"), ("en", "de"), ("zh", "en"))]
+    assert [route.model for route in routes] == [german, general, chinese]
+    assert router.route("zh", "fr", text="").pair == ("zh-Hans", "fr")  # Chinese has two codes
+    assert ModelRouter([general, other]).route("en", "de", text="").model is general
+    with pytest.raises(UsageError, match="both translate de-en"):
+        ModelRouter([general, german, german])

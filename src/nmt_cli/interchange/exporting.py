@@ -220,7 +220,7 @@ def _card(
     """README.md: how to use this directory, then the model's own card without its section on nmt."""
     front, body = read_card(model)
     decoding, directions = config.recipe.decoding, config.languages
-    direction = directions.direction(directions.offered[0])
+    direction = directions.direction(directions.first)
     is_nllb = bool(direction.target_symbols) and not direction.target_symbols[0].startswith("__")
     m2m100 = ("M2M100ForConditionalGeneration", "NllbTokenizer" if is_nllb else "M2M100Tokenizer")
     model_class, tokenizer_class = m2m100 if direction.target_symbols else ("MarianMTModel", "MarianTokenizer")

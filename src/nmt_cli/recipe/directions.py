@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from typing import Any, Literal, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from nmt_cli.errors import UsageError
-from nmt_cli.languages import match_code
+from nmt_cli.languages import match_code, short_code
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.recipe.section import Name, Section
 
@@ -67,7 +67,9 @@ class Directions(Section):
     @model_validator(mode="after")
     def _several_have_symbols(self) -> Self:
         if not self.target_symbols and len(self.pairs) != 1:
-            raise ValueError("several directions need target_symbols")
+            raise ValueError(
+                f"{'several directions' if self.pairs else 'directions without `pairs`'} need target_symbols"
+            )
         return self
 
     def __str__(self) -> str:
@@ -77,9 +79,10 @@ class Directions(Section):
     @property
     def title(self) -> str:
         """en to de, or en to de, de to en and so on; of very many the number of languages."""
-        if len(self.offered) > _MOST_SHOWN:
+        pairs = list(islice(self._each(), _MOST_SHOWN + 1))
+        if len(pairs) > _MOST_SHOWN:
             return f"{len(self.sources)} languages into {len(self.targets)}"
-        return ", ".join(f"{pair.source} to {pair.target}" for pair in self.offered)
+        return ", ".join(f"{pair.source} to {pair.target}" for pair in pairs)
 
     @property
     def has_symbols(self) -> bool:
@@ -88,16 +91,25 @@ class Directions(Section):
 
     @property
     def offered(self) -> list[LanguagePair]:
-        """The directions of the training or, if they are not known, all."""
-        if self.pairs:
-            return self.pairs
-        both = product(self.source_symbols, self.target_symbols)
-        return [LanguagePair(source=source, target=target) for source, target in both if source != target]
+        """The directions of the training or, if they are not known, all: of NLLB 40,602, each time anew."""
+        return list(self._each())
+
+    @property
+    def first(self) -> LanguagePair:
+        """The first of the offered directions."""
+        return next(self._each())
+
+    def _each(self) -> Iterator[LanguagePair]:
+        yield from self.pairs
+        for source, target in () if self.pairs else product(self.sources, self.targets):
+            if source != target:
+                yield LanguagePair(source=source, target=target)
 
     @property
     def sources(self) -> list[str]:
-        """The codes of the languages that are translated from."""
-        return list(dict.fromkeys(pair.source for pair in self.pairs)) or list(self.source_symbols)
+        """The codes of the languages that are translated from; in the order of a vocabulary, but English first."""
+        english_first = sorted(self.source_symbols, key=lambda code: short_code(code) != "en")
+        return list(dict.fromkeys(pair.source for pair in self.pairs)) or english_first
 
     @property
     def targets(self) -> list[str]:
@@ -130,13 +142,13 @@ class Directions(Section):
             own = dict.fromkeys(pair.target for pair in self.pairs if source_code in (None, pair.source))
             targets = list(own) or self.targets
             if len(targets) > 1:
-                message = f"the model translates into {len(targets)} languages: {_shown(targets)}"
+                message = f"the model translates into {len(targets)} languages: {shown_codes(targets)}"
                 raise UsageError(message, setting="to", hint=f"say which one: `to: {targets[0]}`")
             target_code = targets[0]
         if source_code is None:
             sources = [pair.source for pair in self.pairs if pair.target == target_code] or self.sources
             if self.source_symbols and len(sources) > 1:
-                message = f"the model must know the language of the text: {_shown(sources)}"
+                message = f"the model must know the language of the text: {shown_codes(sources)}"
                 raise UsageError(message, setting="from", hint=f"say which one: `from: {sources[0]}`")
             source_code = sources[0]
         if source_code == target_code:
@@ -154,7 +166,7 @@ class Directions(Section):
 
     def decode_command(self, model: str) -> str:
         """The command that translates a file with a model of these directions: into the first language of several."""
-        pair = self.offered[0]
+        pair = self.first
         source = f" --from {pair.source}" if self.source_symbols else ""
         target = f" --to {pair.target}" if self.has_symbols else ""
         return f"nmt decode -m {shlex.quote(model)}{source}{target} < input.txt > output.txt"
@@ -164,11 +176,12 @@ def _matched(wanted: str, codes: Sequence[str], *, setting: str, does: str) -> s
     """The code that is meant; UsageError if there is none."""
     code = wanted if wanted in codes else match_code(wanted, codes)
     if code is None:
-        message = f"the model does not {does} {wanted!r}, but {_shown(codes)}"
+        message = f"the model does not {does} {wanted!r}, but {shown_codes(codes)}"
         raise UsageError(message, setting=setting, hint=f"take one of its languages: `{setting}: {codes[0]}`")
     return code
 
 
-def _shown(codes: Sequence[str]) -> str:
-    more = f" and {len(codes) - _MOST_SHOWN} more, which nmt info lists" if len(codes) > _MOST_SHOWN else ""
+def shown_codes(codes: Sequence[str], *, listed_by: str = "nmt info") -> str:
+    """The codes for a message: the first of many, and where the others are listed."""
+    more = f" and {len(codes) - _MOST_SHOWN} more, which {listed_by} lists" if len(codes) > _MOST_SHOWN else ""
     return ", ".join(codes[:_MOST_SHOWN]) + more

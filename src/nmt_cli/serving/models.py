@@ -27,6 +27,7 @@ from nmt_cli.languages import (
     match_code,
     standard_code,
 )
+from nmt_cli.recipe.directions import shown_codes
 from nmt_cli.recipe.schema import LanguagePair, SplitSentences
 from nmt_cli.serving.queue import BatchQueue
 from nmt_cli.serving.request_errors import RequestError, invalid_request_error, shorten
@@ -43,7 +44,6 @@ logger = logging.getLogger(__name__)
 
 _TOKENIZER = "source.spm"
 _LEAST_UNCHANGED = 0.9  # probability that a text is in the target's language already
-_MOST_SHOWN = 12  # languages in a message
 
 
 class ServedModel:
@@ -155,14 +155,7 @@ class _ModelFiles:
     digest: str
     config: SavedModelConfig
     tokenizer: Tokenizer
-
-    @property
-    def pairs(self) -> list[tuple[str, str]]:
-        directions = self.config.languages
-        pairs = [(standard_code(pair.source), standard_code(pair.target)) for pair in directions.offered]
-        if not directions.pairs:  # of languages in the order of a vocabulary; the first one counts for unclear text
-            pairs.sort(key=lambda pair: pair[0] != "en")
-        return list(dict.fromkeys(pairs))
+    pairs: list[tuple[str, str]]
 
 
 def _read_model(path: Path) -> _ModelFiles:
@@ -176,7 +169,8 @@ def _read_model(path: Path) -> _ModelFiles:
         # Only the file that is read here; each worker verifies all files.
         verify_files(directory, error=ModelError, hint=DAMAGED_HINT, names_to_hash=[_TOKENIZER])
         tokenizer = load_tokenizer(directory / _TOKENIZER, num_pieces=config.vocabulary.source)
-        return _ModelFiles(directory, digest, config, tokenizer)
+        pairs = [(standard_code(pair.source), standard_code(pair.target)) for pair in config.languages.offered]
+        return _ModelFiles(directory, digest, config, tokenizer, list(dict.fromkeys(pairs)))
     except OSError as error:
         hint = "the user that runs nmt serve must have the right to read it"
         raise ModelError(f"the model cannot be read: {error.strerror}", where=error.filename, hint=hint) from None
@@ -229,22 +223,25 @@ class ModelRouter:
         self._by_pair: dict[tuple[str, str], ServedModel] = {}
         self._targets_of: dict[str, list[str]] = {}
         self._sources_of: dict[str, list[str]] = {}
-        for model in models:
-            for pair in model.pairs:
-                if pair in self._by_pair:
-                    message = f"{self._by_pair[pair].path} and {model.path} both translate {'-'.join(pair)}"
-                    raise UsageError(message, setting="model", hint="give one model for each language pair")
-                self._by_pair[pair] = model
-                source, target = pair
-                self._targets_of.setdefault(source, []).append(target)
-                self._sources_of.setdefault(target, []).append(source)
+        # A model whose directions are not known, such as M2M-100, has those that no other model has.
+        for model in sorted(models, key=lambda model: not model.config.languages.pairs):
+            taken = [pair for pair in model.pairs if pair in self._by_pair]
+            if taken and model.config.languages.pairs:
+                message = f"{self._by_pair[taken[0]].path} and {model.path} both translate {'-'.join(taken[0])}"
+                raise UsageError(message, setting="model", hint="give one model for each language pair")
+            if taken:
+                logger.info("%s: left to other models: %s", model.name, _shown(["-".join(pair) for pair in taken]))
+            for source, target in model.pairs:
+                if self._by_pair.setdefault((source, target), model) is model:
+                    self._targets_of.setdefault(source, []).append(target)
+                    self._sources_of.setdefault(target, []).append(source)
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._models)
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """The directions of all models, in their order."""
+        """The directions of all models, in their order, but models of unknown directions last."""
         return list(self._by_pair)
 
     @property
@@ -307,9 +304,9 @@ class ModelRouter:
     def _untrained_route(self, source: str, target: str) -> ModelRoute:
         """The first model that knows both languages, though not from its training; RequestError if there is none."""
         for model in self:
-            code = match_code(target, model.targets)
-            if source in model.sources and code is not None and code != source:
-                return ModelRoute(model, (source, code), None)
+            pair = match_code(source, model.sources), match_code(target, model.targets)
+            if pair[0] is not None and pair[1] is not None and pair[0] != pair[1]:
+                return ModelRoute(model, (pair[0], pair[1]), None)
         hint = f"target: one of {_shown(self._targets_of[source])}"
         raise invalid_request_error(f"{source} to {shorten(target)} is not supported", hint=hint, where="target")
 
@@ -406,5 +403,4 @@ def _matching_code(wanted: str, codes: Sequence[str], *, name: str) -> str:
 
 
 def _shown(codes: Sequence[str]) -> str:
-    more = f" and {len(codes) - _MOST_SHOWN} more, which /languages lists" if len(codes) > _MOST_SHOWN else ""
-    return ", ".join(codes[:_MOST_SHOWN]) + more
+    return shown_codes(codes, listed_by="/languages")

@@ -40,6 +40,7 @@ from nmt_cli.serving.request_limits import MAX_FILE_BYTES, RequestLimits, Search
 from nmt_cli.serving.server_metrics import ServerMetrics
 from nmt_cli.serving.translated_texts import RequestText, TranslatedText
 from nmt_cli.serving.worker_model import AskedSentence, AttentionTask, NextWordsTask, SearchTask
+from nmt_cli.text_encoding import wide_encoding
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ _SHORT_CHARACTERS, _FEW_TEXTS = 500, 8
 _DOCUMENT_LIMITS = Limits(max_bytes=MAX_FILE_BYTES, max_entries=2000, max_unpacked_bytes=10 * MAX_FILE_BYTES)
 _HEAD_BYTES = 1 << 14  # in which a document names its language
 _NAMED_SOURCE = re.compile(
-    rb"""<(?:xliff|file|header)\b[^>]{0,1000}?\s(?:srcLang|srclang|source-language)\s*=\s*["']([\w-]+)["']"""
+    r"""<(?:xliff|file|header)\b[^>]{0,1000}?\s(?:srcLang|srclang|source-language)\s*=\s*["']([\w-]+)["']"""
 )
 # A document has so many sentences in the queue at once, and looks again for room after so many seconds.
 _PORTION_SENTENCES, _ROOM_SECONDS = 64, 0.2
@@ -329,8 +330,9 @@ class Service:
 
 def _named_source(content: bytes, sources: Sequence[str]) -> str | None:
     """The source language that an XLIFF or TMX file names, if it is one of these."""
-    named = _NAMED_SOURCE.search(content[:_HEAD_BYTES])
-    return named and match_code(named[1].decode(), sources)
+    head = content[:_HEAD_BYTES]
+    named = _NAMED_SOURCE.search(head.decode(wide_encoding(head) or "utf-8", errors="ignore"))
+    return named and match_code(named[1], sources)
 
 
 async def off_the_loop(texts: Sequence[str], work: Callable[[], T]) -> T:

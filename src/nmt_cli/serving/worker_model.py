@@ -129,7 +129,7 @@ class WorkerModel:
         # Computed after loading: if it equals the digest that the server read before, no other model was loaded.
         self.digest = model_digest(directory)
         try:
-            first = self._engine.directions.offered[0]
+            first = self._engine.directions.first
             # The first translation is slow.
             self._translator.translate(["."], from_=first.source, to=first.target, samples=0, beam=2)
         except UsageError as error:

@@ -95,7 +95,7 @@ def _load(texts: Texts, options: ForcedOptions) -> _Loaded:
     try:
         direction = directions.find(from_, to)
     except UsageError as error:
-        first = directions.offered[0]
+        first = directions.first
         codes = "-".join(code.replace("-", "_") for code in (first.source, first.target))
         hint = f"give one of its directions: -l {codes}"
         raise UsageError(error.message, where="-l", hint=hint) from None
