@@ -26,7 +26,7 @@ from nmt_cli.decoding.ctranslate2.model import import_ctranslate2, write_ctransl
 from nmt_cli.devices import Quantization
 from nmt_cli.errors import DataError, ModelError, UsageError
 from nmt_cli.interchange.huggingface import M2M100_SPM
-from nmt_cli.interchange.marian_model import MASKED_LOGIT
+from nmt_cli.interchange.marian_model import MASKED_LOGIT, HuggingFaceKind
 from nmt_cli.interchange.marian_vocabulary import names_for_marian
 from nmt_cli.interchange.marian_weights import m2m100_weights, marian_weights
 from nmt_cli.interchange.other_programs import CTranslate2Program, TransformersProgram
@@ -105,18 +105,25 @@ def _write_and_verify(
                 agreement = verify(loaded, CTranslate2Program(directory, loaded.source), lines, is_reduced=True)
             return agreement
         case "huggingface":
-            has_target_symbol = loaded.config.languages.num_target_symbols > 0
-            is_m2m100 = has_target_symbol and loaded.model.config.positions == "sinusoidal-fairseq"
-            _write_m2m100(loaded, directory) if is_m2m100 else _write_marian(loaded, directory)
+            kind = _kind_of(loaded.config)
+            _write_marian(loaded, directory) if kind == "marian" else _write_m2m100(loaded, directory, kind)
             symbols = loaded.config.languages.target_symbols
             try:
-                program = TransformersProgram(directory, symbols=symbols, is_m2m100=is_m2m100)
+                program = TransformersProgram(directory, symbols=symbols, kind=kind)
             except UsageError as error:
                 logger.warning("not compared with transformers: %s; %s", error.message, error.hint)
                 return None
             return verify(loaded, program, lines, is_reduced=False)
         case other:
             assert_never(other)
+
+
+def _kind_of(config: SavedModelConfig) -> HuggingFaceKind:
+    """The kind of Hugging Face model that a model becomes."""
+    languages = config.languages
+    if not languages.num_target_symbols or config.recipe.model.positions != "sinusoidal-fairseq":
+        return "marian"
+    return "m2m100" if next(iter(languages.target_symbols.values())).startswith("__") else "nllb"
 
 
 def _write_marian(loaded: LoadedModel, directory: Path) -> None:
@@ -138,7 +145,7 @@ def _write_marian(loaded: LoadedModel, directory: Path) -> None:
     _write_json(directory, contents)
 
 
-def _write_m2m100(loaded: LoadedModel, directory: Path) -> None:
+def _write_m2m100(loaded: LoadedModel, directory: Path, kind: HuggingFaceKind) -> None:
     """Write the weights, the vocabulary and the JSON files of an M2M-100 or NLLB model.
 
     Raises ModelError for a model that M2M100ForConditionalGeneration cannot express.
@@ -161,7 +168,6 @@ def _write_m2m100(loaded: LoadedModel, directory: Path) -> None:
     write_tensors(directory / WEIGHTS, weights)
     named = {texts[number]: row for row, number in enumerate(rows)}
     symbols = [texts[number] for number in rest[num_text:] if not texts[number].startswith("<")]
-    is_nllb = not symbols[0].startswith("__")
     ids = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
     search = _generation_config_json(loaded.config.recipe.decoding, config)
     contents: dict[str, Any] = {
@@ -174,14 +180,14 @@ def _write_m2m100(loaded: LoadedModel, directory: Path) -> None:
         },
         "generation_config.json": search | ids | {"bad_words_ids": [[0], [1], [3]]},
         "tokenizer_config.json": {
-            "tokenizer_class": "NllbTokenizer" if is_nllb else "M2M100Tokenizer",
+            "tokenizer_class": "NllbTokenizer" if kind == "nllb" else "M2M100Tokenizer",
             "model_max_length": config.max_positions,
             "additional_special_tokens": symbols,
             "clean_up_tokenization_spaces": False,
         },
         "special_tokens_map.json": {"additional_special_tokens": symbols},
     }
-    if is_nllb:  # transformers 5 would put the mask before the languages
+    if kind == "nllb":  # transformers 5 would put the mask before the languages
         special = {named[text]: text for text in (texts[PAD], texts[UNK], texts[EOS], "<s>", *symbols)}
         special[max(special) + 1] = "<mask>"
         added = {str(row): _special_token(text) for row, text in special.items()}
@@ -221,9 +227,9 @@ def _card(
     front, body = read_card(model)
     decoding, directions = config.recipe.decoding, config.languages
     direction = directions.direction(directions.first)
-    is_nllb = bool(direction.target_symbols) and not direction.target_symbols[0].startswith("__")
-    m2m100 = ("M2M100ForConditionalGeneration", "NllbTokenizer" if is_nllb else "M2M100Tokenizer")
-    model_class, tokenizer_class = m2m100 if direction.target_symbols else ("MarianMTModel", "MarianTokenizer")
+    kind = _kind_of(config)
+    m2m100 = ("M2M100ForConditionalGeneration", "NllbTokenizer" if kind == "nllb" else "M2M100Tokenizer")
+    model_class, tokenizer_class = ("MarianMTModel", "MarianTokenizer") if kind == "marian" else m2m100
     text = render(
         "exported_model_card.md",
         to=to,

@@ -21,6 +21,7 @@ from nmt_cli.interchange.huggingface_weights import check_no_pointer, read_weigh
 from nmt_cli.interchange.marian_model import (
     ACTIVATIONS,
     FETCH_AGAIN,
+    HuggingFaceKind,
     MarianConfig,
     MarianModel,
     TensorName,
@@ -71,7 +72,9 @@ def read_huggingface(directory: Path) -> MarianModel:
     """
     check_is_importable(directory)
     written = _written_settings(directory)
-    is_m2m100 = written["model_type"] == "m2m_100"
+    kind: HuggingFaceKind = "marian"
+    if is_m2m100 := written["model_type"] == "m2m_100":
+        kind = "m2m100" if (directory / "vocab.json").is_file() else "nllb"
     settings = _settings(written, directory)
     _check_supported(settings, directory)
     tokenizer = _read_optional_json(directory / "tokenizer_config.json")
@@ -80,7 +83,9 @@ def read_huggingface(directory: Path) -> MarianModel:
     unknown_piece = str(unknown.get("content") if isinstance(unknown, dict) else unknown)
     if is_m2m100:
         spms = [_read_bytes(directory / M2M100_SPM)] * 2
-        source, symbols = _m2m100_vocabulary(directory, tokenizer, spms[0], num_rows=settings.vocab_size)
+        source, symbols = _m2m100_vocabulary(
+            directory, tokenizer, spms[0], num_rows=settings.vocab_size, is_nllb=kind == "nllb"
+        )
         target = source
     else:
         spms = [_read_bytes(directory / f"{side}.spm") for side in ("source", "target")]
@@ -97,12 +102,11 @@ def read_huggingface(directory: Path) -> MarianModel:
     return MarianModel(
         directory=directory,
         file=directory / "config.json",
-        is_npz=False,
+        kind=kind,
         settings=settings,
         unknown_piece=unknown_piece,
         languages=None if is_m2m100 else _languages(tokenizer),
         symbols=symbols,
-        is_m2m100=is_m2m100,
         weights=weights,
         source_vocabulary=source,
         target_vocabulary=target,
@@ -173,7 +177,7 @@ def _languages(tokenizer: Mapping[str, Any]) -> LanguagePair | None:
 
 
 def _m2m100_vocabulary(
-    directory: Path, tokenizer: Mapping[str, Any], spm: bytes, *, num_rows: int
+    directory: Path, tokenizer: Mapping[str, Any], spm: bytes, *, num_rows: int, is_nllb: bool
 ) -> tuple[dict[str, int], dict[str, str]]:
     """The row of each piece of M2M-100 or NLLB, and the piece of each language.
 
@@ -181,7 +185,6 @@ def _m2m100_vocabulary(
     fairseq replaced by its four. The languages follow in both.
     """
     file, pattern = directory / "vocab.json", _M2M100_SYMBOL
-    is_nllb = not file.is_file()
     if is_nllb:
         file, pattern = directory / M2M100_SPM, _NLLB_SYMBOL
         try:

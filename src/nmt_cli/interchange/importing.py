@@ -162,7 +162,7 @@ def _recipe(marian: MarianModel, name: str) -> Recipe:
     except ValidationError as error:
         first = error.errors()[0]
         setting = f"{first['loc'][-1]}: {first['input']}, which nmt's model cannot have: {first['msg']}"
-        file_of_search = "the .yml of the decoder" if marian.is_npz else "generation_config.json"
+        file_of_search = "the .yml of the decoder" if marian.kind == "npz" else "generation_config.json"
         hint = f"put another value there and, for the search, in {file_of_search}"
         raise ModelError(f"{marian.directory} has {setting}", where=str(marian.file), hint=hint) from None
 
@@ -199,7 +199,7 @@ def _model_settings(marian: MarianModel) -> dict[str, Any]:
 
 
 def _kind_name(marian: MarianModel) -> str:
-    if marian.is_npz:
+    if marian.kind == "npz":
         return "a Marian model"
     return f"a Hugging Face {'M2M-100' if marian.is_m2m100 else 'Marian'} model"
 
@@ -239,7 +239,7 @@ def _languages_in_name(name: str, marian: MarianModel) -> LanguagePair:
     """The languages in the name of the model; UsageError if it has none."""
     named = re.search(r"opus-mt-(?:tc-(?:big|base)-)?([A-Za-z_]+)-([A-Za-z_]+)$", name)
     if named is None:
-        file = marian.file.name if marian.is_npz else "tokenizer_config.json"
+        file = marian.file.name if marian.kind == "npz" else "tokenizer_config.json"
         message = f"the languages of {marian.directory} are not known: its {file} does not say them"
         hint = "add `languages: en-de`, the source's first"
         raise UsageError(message, where=str(marian.directory), setting="languages", hint=hint)
@@ -251,13 +251,13 @@ def _compare_with_original(
     loaded: LoadedModel, marian: MarianModel, *, source: Sequence[VocabularyRow], target: Sequence[VocabularyRow]
 ) -> tuple[Agreement | None, str]:
     """The agreement with the other program that reads the model, or None; and the comparison in words."""
-    name = "CTranslate2" if marian.is_npz else "transformers"
+    name = "CTranslate2" if marian.kind == "npz" else "transformers"
     program: CTranslate2Program | TransformersProgram
     try:
-        if marian.is_npz:
+        if marian.kind == "npz":
             program = ctranslate2_of_npz(marian.file, loaded, source=source, target=target)
         else:
-            program = TransformersProgram(marian.directory, symbols=marian.symbols, is_m2m100=marian.is_m2m100)
+            program = TransformersProgram(marian.directory, symbols=marian.symbols, kind=marian.kind)
     except UsageError as error:
         return None, f"not compared with the original: {error.message}; {error.hint}"
     except (ImportError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:  # of the other program
@@ -299,7 +299,7 @@ def _card(
         config=config,
         kind_name=_kind_name(marian),
         num_parameters=num_parameters,
-        other_program="CTranslate2" if marian.is_npz else "transformers",
+        other_program="CTranslate2" if marian.kind == "npz" else "transformers",
         agreement=agreement,
         licence=None if licence is None else licence_text(licence),
         card=body.lstrip(),

@@ -18,6 +18,7 @@ from nmt_cli.recipe.schema import DecodingConfig, LanguagePair
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 FETCH_AGAIN = "fetch the directory again, all its files"
+HuggingFaceKind = Literal["marian", "m2m100", "nllb"]
 NormPlacement = Literal["post", "pre"]
 MASKED_LOGIT = -100.0  # is never the largest, and adds nothing to a softmax
 
@@ -72,23 +73,22 @@ class MarianConfig(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarianModel:
-    """A Marian model of either form, or an M2M-100 model; the weights have transformers' names in all.
+    """A Marian model of either form, or an M2M-100 or NLLB model; the weights have transformers' names in all.
 
-    `file` is the file with the settings: config.json or, in Marian's own form, a .npz file (`is_npz`). A vocabulary has
+    `file` is the file with the settings: config.json or, in Marian's own form (`npz`), a .npz file. A vocabulary has
     the row of each piece.
     `languages` is None if the files do not say them. `symbols` has the piece of each language that the model is told.
-    Marian's tell the target language, before the source. Those of M2M-100 (`is_m2m100`) tell both, each on its side.
+    Marian's tell the target language, before the source. Those of M2M-100 and NLLB tell both, each on its side.
     `ignored_settings` are settings of the search that nmt lacks.
     """
 
     directory: Path
     file: Path
-    is_npz: bool
+    kind: HuggingFaceKind | Literal["npz"]
     settings: MarianConfig
     unknown_piece: str
     languages: LanguagePair | None
     symbols: Mapping[str, str]
-    is_m2m100: bool
     weights: dict[str, Tensor]
     source_vocabulary: dict[str, int]
     target_vocabulary: dict[str, int]
@@ -98,6 +98,11 @@ class MarianModel:
     ignored_settings: list[str]
     norm: NormPlacement
     norm_epsilon: float
+
+    @property
+    def is_m2m100(self) -> bool:
+        """Whether it has the layers of M2M-100, as NLLB has."""
+        return self.kind in ("m2m100", "nllb")
 
 
 def damaged_error(message: str, *, where: Path) -> ModelError:

@@ -102,12 +102,11 @@ def read_npz(file: Path) -> MarianModel:
     return MarianModel(
         directory=file.parent,
         file=file,
-        is_npz=True,
+        kind="npz",
         settings=settings,
         unknown_piece=_UNKNOWN,
         languages=None,
         symbols=marian_symbols(source),
-        is_m2m100=False,
         weights=weights,
         source_vocabulary=source,
         target_vocabulary=target,

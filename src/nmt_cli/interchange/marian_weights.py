@@ -54,7 +54,7 @@ def model_from_marian(
     Raises ModelError for the first tensor that is missing, unexpected, of another shape, or not finite.
     """
     architecture, settings = config.recipe.model, marian.settings
-    where = str(marian.file if marian.is_npz else marian.directory)
+    where = str(marian.file if marian.kind == "npz" else marian.directory)
     hint = f"{FETCH_AGAIN}; or use the program that made it"
     theirs = dict(marian.weights)
     if TensorName.SHARED in theirs and not architecture.ties.source:

@@ -15,6 +15,7 @@ import torch
 from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.decoding.ctranslate2.model import import_ctranslate2
 from nmt_cli.errors import package_error
+from nmt_cli.interchange.marian_model import HuggingFaceKind
 from nmt_cli.interchange.marian_vocabulary import VocabularyRow, names_for_marian, row_name
 from nmt_cli.tokenization.tokenizer import BOS, EOS, UNK, Tokenizer
 
@@ -79,15 +80,14 @@ class TransformersProgram:
 
     name = "transformers"
 
-    def __init__(self, directory: Path, *, symbols: Mapping[str, str], is_m2m100: bool) -> None:
+    def __init__(self, directory: Path, *, symbols: Mapping[str, str], kind: HuggingFaceKind) -> None:
         """Load the directory; `symbols` has our piece of each target language. UsageError as `import_transformers`."""
         transformers = import_transformers()
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
-        if is_m2m100:
+        if is_m2m100 := kind != "marian":
             model_class = transformers.M2M100ForConditionalGeneration
-            is_nllb = not (directory / "vocab.json").exists()
-            tokenizer_class = transformers.NllbTokenizer if is_nllb else transformers.M2M100Tokenizer
+            tokenizer_class = transformers.NllbTokenizer if kind == "nllb" else transformers.M2M100Tokenizer
         else:
             model_class, tokenizer_class = transformers.MarianMTModel, transformers.MarianTokenizer
         self._symbols = {} if is_m2m100 else symbols
