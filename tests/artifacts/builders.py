@@ -19,7 +19,7 @@ from nmt_cli.files import sha256
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.directions import Directions
 from nmt_cli.recipe.loading import dump_recipe
-from nmt_cli.recipe.schema import Recipe, TrainedLines
+from nmt_cli.recipe.schema import LanguagePair, Recipe, TrainedLines
 from tests.tokenization.models import OUR_IDS, train_spm
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
@@ -65,7 +65,12 @@ def tiny_model(recipe: Recipe, *, seed: int = 1, source_vocab: int = 300, target
     return Transformer(recipe.model, source_vocab=source_vocab, target_vocab=target_vocab).eval()
 
 
-EN_DE = Directions.single("en", "de").find("en", "de")
+def single(source: str, target: str) -> Directions:
+    """The only direction of a model without symbols."""
+    return Directions(pairs=[LanguagePair(source=source, target=target)])
+
+
+EN_DE = single("en", "de").find("en", "de")
 
 
 def tiny_config(
@@ -79,7 +84,7 @@ def tiny_config(
 ) -> SavedModelConfig:
     return SavedModelConfig(
         nmt_version="0.1.0",
-        languages=Directions.single(*languages.split("-")) if isinstance(languages, str) else languages,
+        languages=single(*languages.split("-")) if isinstance(languages, str) else languages,
         vocabulary=Vocabulary(source=source_vocab, target=target_vocab, shared=source_vocab == target_vocab),
         updates=updates,
         trained_lines=trained_lines,

@@ -15,9 +15,8 @@ import pytest
 from nmt_cli.cli.info import info
 from nmt_cli.dataset.data_manifest import InputRecord, Manifest, SplitCounts, TokenizerRecord, Tokenizers
 from nmt_cli.errors import ModelError
-from nmt_cli.recipe.directions import Directions
 from nmt_cli.training.runs import locked_run
-from tests.artifacts.builders import SIGNATURE, save_tiny, tiny_recipe, write_run
+from tests.artifacts.builders import SIGNATURE, save_tiny, single, tiny_recipe, write_run
 from tests.cli.conftest import Shell
 from tests.cli.terminals import seen_in_terminal
 
@@ -52,7 +51,7 @@ def write_data(directory: Path) -> Path:
     manifest = Manifest(
         nmt_version="0.1.0",
         name="mini",
-        languages=Directions.single("en", "de"),
+        languages=single("en", "de"),
         shared_vocabulary=True,
         tokenizers=Tokenizers(source=tokenizer, target=tokenizer),
         dtype="uint16",

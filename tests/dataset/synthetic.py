@@ -28,6 +28,7 @@ from nmt_cli.recipe.directions import Directions
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.sentencepiece_model import CONTROL, Piece, read_pieces, with_pieces
 from nmt_cli.tokenization.tokenizer import EOS, Tokenizer
+from tests.artifacts.builders import single
 
 _TOKENIZER = b"no model"
 LONGEST = 300
@@ -49,7 +50,7 @@ def write_prepared(directory: Path, *, num_pairs: int = 500) -> PreparedData:
     manifest = Manifest(
         nmt_version="0",
         name="random",
-        languages=Directions.single("en", "de"),
+        languages=single("en", "de"),
         shared_vocabulary=True,
         tokenizers=Tokenizers(source=record, target=record),
         dtype="uint16",

@@ -9,8 +9,9 @@ import pytest
 from nmt_cli.errors import UsageError
 from nmt_cli.recipe.directions import Directions
 from nmt_cli.recipe.schema import LanguagePair
+from tests.artifacts.builders import single
 
-SINGLE = Directions.single("en", "de")
+SINGLE = single("en", "de")
 SYMBOLS = {"de": "<2de>", "en": "<2en>", "fr": "<2fr>"}
 PAIRS = [LanguagePair(source=source, target=target) for source, target in (("en", "de"), ("de", "en"), ("en", "fr"))]
 SEVERAL = Directions(pairs=PAIRS, target_symbols=SYMBOLS)

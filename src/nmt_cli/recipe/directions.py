@@ -48,11 +48,6 @@ class Directions(Section):
         {}, description="the piece of each source language, before its text; empty: the model does not read it"
     )
 
-    @classmethod
-    def single(cls, source: str, target: str) -> Self:
-        """The only direction of a model without symbols."""
-        return cls(pairs=[LanguagePair(source=source, target=target)])
-
     @model_validator(mode="before")
     @classmethod
     def _from_two_codes(cls, value: Any) -> Any:
