@@ -131,6 +131,18 @@ def match_code(wanted: str, codes: Sequence[str]) -> str | None:
     return min(fitting, key=lambda code: _distance(meant, standard_code(code)), default=None)
 
 
+def nearest_code(wanted: str, codes: Sequence[str]) -> str | None:
+    """The code that may be meant, by a code of the language in another script or by its English name; else None."""
+    from langcodes import find
+
+    try:
+        named = find(wanted, language="en").to_tag()
+    except LookupError:
+        named = wanted
+    meant = short_code(wanted), short_code(named)
+    return next((code for code in codes if short_code(code) in meant), None)
+
+
 @lru_cache(maxsize=4096)
 def script_of(code: str) -> str:
     """The script of a language in ISO 15924: the script in its code, as in sr-Latn, or else its usual script."""

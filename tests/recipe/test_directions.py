@@ -56,6 +56,8 @@ def test_a_direction_is_found_by_what_is_said(
         (SINGLE, "de", None, "from", 'from_="en"'),
         (HUNDRED, None, "de", "from", 'from_="eng_Latn"'),
         (SEVERAL, None, "xx", "to", 'to="de"'),
+        (SEVERAL, None, "french", "to", 'to="fr"'),
+        (HUNDRED, "en-Cyrl", "de", "from", 'from_="eng_Latn"'),
         (SEVERAL, "en", "en", "to", "two languages"),
     ],
 )

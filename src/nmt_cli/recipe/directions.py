@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from nmt_cli.errors import UsageError
-from nmt_cli.languages import match_code, short_code
+from nmt_cli.languages import match_code, nearest_code, short_code
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.recipe.section import Name, Section
 
@@ -172,7 +172,8 @@ def _matched(wanted: str, codes: Sequence[str], *, setting: str, does: str) -> s
     code = wanted if wanted in codes else match_code(wanted, codes)
     if code is None:
         message = f"the model does not {does} {wanted!r}, but {shown_codes(codes)}"
-        raise UsageError(message, setting=setting, hint=f"take one of its languages: `{setting}: {codes[0]}`")
+        near = nearest_code(wanted, codes) or codes[0]
+        raise UsageError(message, setting=setting, hint=f"take one of its languages: `{setting}: {near}`")
     return code
 
 
