@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import math
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 import yaml
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
@@ -25,7 +26,7 @@ from nmt_cli.text_encoding import decompressor_of
 
 LANGUAGE_CODE = r"^[A-Za-z][A-Za-z0-9_-]*$"
 LanguageCode: TypeAlias = Annotated[str, Field(pattern=LANGUAGE_CODE)]
-TagText: TypeAlias = Annotated[str, Field(pattern=r"^[a-z0-9_-]+$")]
+_TAG_TEXT = re.compile(r"[a-z0-9_-]+")
 Split: TypeAlias = Literal["train", "valid", "test"]
 SPLIT_NAMES: Mapping[Split, str] = {"train": "training", "valid": "validation", "test": "test"}
 Markup: TypeAlias = Annotated[
@@ -139,7 +140,7 @@ class Source(Section):
     )
 
     languages: CorpusLanguages | None = Field(None, description="its two languages, if they are not the corpus's")
-    tags: dict[TagText, TagText] = Field(
+    tags: dict[str, str] = Field(
         {},
         description="what the model is told of each sentence, such as {domain: news, origin: back-translation}: "
         "symbols before its source",
@@ -147,6 +148,19 @@ class Source(Section):
     synthetic: bool = Field(
         False, description="of training text: a program wrote a side of it, so no pair is set aside for valid or test"
     )
+
+    @field_validator("tags", mode="before")
+    @classmethod
+    def _tags_are_symbols(cls, tags: Any) -> Any:
+        if not isinstance(tags, dict):
+            raise SettingError(f"tags is {tags!r}, and not names with values", "write tags: {domain: news}")
+        texts = [str(text) for tag in tags.items() for text in tag]
+        if wrong := [text for text in texts if not _TAG_TEXT.fullmatch(text)]:
+            right = [re.sub("[^a-z0-9_]+", "-", text.lower()).strip("-") or "name" for text in texts]
+            written = ", ".join(map(": ".join, zip(right[::2], right[1::2], strict=True)))
+            problem = f"tags has {wrong[0]!r}, and a tag is of small letters, digits, - and _"
+            raise SettingError(problem, f"write tags: {{{written}}}")
+        return {str(name): str(value) for name, value in tags.items()}
 
     @model_serializer(mode="wrap")
     def _leave_out_what_most_lack(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
