@@ -13,7 +13,6 @@ from nmt_cli.cli.arguments import DebugOption, JsonOption, QuietOption
 from nmt_cli.cli.printing import print_facts, print_json, print_table
 from nmt_cli.console import duration_text, size_text, time_text
 from nmt_cli.errors import ModelError, NmtError
-from nmt_cli.recipe.directions import Directions
 
 _MAX_INPUTS = 10
 _NO_VALUE = "-"
@@ -109,6 +108,7 @@ def _run_row(run: dict[str, Any]) -> tuple[str, ...]:
 def _model_facts(model: dict[str, Any], *, name: str) -> Facts:
     """The facts of a model that the user calls `name`."""
     from nmt_cli.artifacts.model_card import licence_text
+    from nmt_cli.recipe.directions import Directions
 
     vocabulary, recipe = model["vocabulary"], model["recipe"]
     updates = [f"{update:,}" for update in model["updates"]]
@@ -196,6 +196,8 @@ def _checkpoint_facts(checkpoint: dict[str, Any]) -> Facts:
 
 
 def _data_facts(data: dict[str, Any]) -> Facts:
+    from nmt_cli.recipe.directions import Directions
+
     yield "data", f"{data['name']}, {_languages_text(data)}"
     yield "directory", f"{data['path']}, {size_text(data['bytes'])}, written by nmt {data['nmt_version']}"
     for name, counts in data["splits"].items():
@@ -280,6 +282,8 @@ def _direction_facts(validation: dict[str, Any]) -> Facts:
 
 
 def _languages_text(description: dict[str, Any]) -> str:
+    from nmt_cli.recipe.directions import Directions
+
     return Directions.model_validate(description["languages"]).title
 
 
