@@ -133,7 +133,7 @@ class LineReader:
         if not self._typed_symbols or line.kept is not None:
             return line
         typed, targets = _TYPED_SYMBOL.match(line.text), self._engine.directions.targets
-        if typed is None and line.to is None and line.text.strip():
+        if typed is None and line.to is None and line.text.strip() and len(targets) > 1:
             message = f"line {number} does not say the language to translate into"
             raise UsageError(message, where=f"line {number}", setting="to", hint=f"for example `to: {targets[0]}`")
         if typed is None:
