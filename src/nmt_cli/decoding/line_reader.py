@@ -70,9 +70,7 @@ class LineReader:
         """
         for number, line in enumerate(lines, first_line):
             check_characters(line.text, where=f"line {number}")
-            check_characters(line.prefix, where=f"the prefix of line {number}")
-        prefixes = self._engine.target.encode_raw([line.prefix for line in lines])
-        self._check_prefixes(prefixes, first_line=first_line)
+        prefixes = self._prefixes(lines, first_line=first_line)
         lines = [self._without_typed_symbol(line, number) for number, line in enumerate(lines, first_line)]
         tag_symbols = self._tag_symbols(tags)
         rows = self._engine.source.encode_raw([line.text for line in lines])
@@ -170,8 +168,13 @@ class LineReader:
                 raise UsageError(message, setting="tag", hint=hint)
         return symbols
 
-    def _check_prefixes(self, prefixes: Sequence[Sequence[int]], *, first_line: int) -> None:
-        """Raise DataError for a prefix that is too long."""
+    def _prefixes(self, lines: Sequence[AskedLine], *, first_line: int) -> list[list[int]]:
+        """The pieces of the prefix of each line; DataError if one is too long."""
+        if not any(line.prefix for line in lines):
+            return [[] for _ in lines]
+        for number, line in enumerate(lines, first_line):
+            check_characters(line.prefix, where=f"the prefix of line {number}")
+        prefixes = self._engine.target.encode_raw([line.prefix for line in lines])
         longest = self._engine.max_positions - 1 - self._engine.directions.num_target_symbols
         for number, ids in enumerate(prefixes, first_line):
             if len(ids) > longest:
@@ -181,6 +184,7 @@ class LineReader:
                     where=f"line {number}",
                     hint="shorten it",
                 )
+        return prefixes
 
 
 def _copied_line(line: AskedLine, ids: Sequence[int], languages: LanguagePair) -> SplitLine:
