@@ -87,21 +87,25 @@ class Convolution(nn.Module):
         return out
 
 
-class Recurrence(nn.GRU):
+class Recurrence(nn.Module):
     """A recurrent layer, whole or for a number of steps."""
 
-    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # of the outputs and the last state
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.gru = nn.GRU(d, d, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
         """x [B, n, d] to [B, n, d]."""
-        out: Tensor = super().forward(x)[0]
+        out: Tensor = self.gru(x)[0]
         return out
 
     def steps(self, x: Tensor, number: int) -> Tensor:
-        """The outputs [B, n, d] if each token saw only so many steps; with n steps they are those of `forward`."""
-        cell = partial(torch.gru_cell, w_ih=self.weight_ih_l0, w_hh=self.weight_hh_l0)
+        """The outputs [B, n, d] if each token saw only `number` steps. With n steps, `forward` gives the same."""
+        cell = partial(torch.gru_cell, w_ih=self.gru.weight_ih_l0, w_hh=self.gru.weight_hh_l0)
         inputs, state = x.flatten(0, 1), torch.zeros_like(x)
         for _ in range(number):
             before = F.pad(state, (0, 0, 1, 0))[:, :-1].flatten(0, 1)
-            state = cell(inputs, before, b_ih=self.bias_ih_l0, b_hh=self.bias_hh_l0).view_as(x)
+            state = cell(inputs, before, b_ih=self.gru.bias_ih_l0, b_hh=self.gru.bias_hh_l0).view_as(x)
         return state
 
 
@@ -180,7 +184,7 @@ KINDS = {
     ),
     "restricted, nmt's": Kind(partial(mixing, window=WINDOW), "r n d", lambda n, d: WINDOW * n * d, "1", "n / r"),
     "restricted, in blocks": Kind(mixing_in_blocks, "r n d", lambda n, d: WINDOW * n * d, "1", "n / r"),
-    "recurrent": Kind(lambda d: Recurrence(d, d, batch_first=True), "n d²", lambda n, d: n * d**2, "n", "n"),
+    "recurrent": Kind(lambda d: Recurrence(d), "n d²", lambda n, d: n * d**2, "n", "n"),
     "convolution": Kind(
         partial(Convolution, is_separable=False), "k n d²", lambda n, d: KERNEL * n * d**2, "1", "n / k"
     ),

@@ -78,7 +78,7 @@ def test_attention_in_blocks_is_nmts_attention_with_a_window(benchmark: Any) -> 
 
 
 def test_n_steps_of_the_recurrence_are_the_recurrent_layer(benchmark: Any) -> None:
-    layer = benchmark("layer_complexity").Recurrence(8, 8, batch_first=True)
+    layer = benchmark("layer_complexity").Recurrence(8)
     x = torch.randn(2, 6, 8)
     torch.testing.assert_close(layer.steps(x, 6), layer(x))
     assert not torch.allclose(layer.steps(x, 5), layer(x))

@@ -95,9 +95,7 @@ class LineReader:
         self, line: AskedLine, source: SourceSentence, languages: LanguagePair, *, config: DecodingConfig, place: str
     ) -> SplitLine:
         """The line itself, or its parts: the first sentence gets the prefix. Keys are 7, or 7.0, 7.1 and so on."""
-        positions = self._engine.max_positions - max(map(len, source.symbols))
-        # An output may be longer than its source. So positions are kept free for it, but at most half of them.
-        longest = positions - max(1, min(config.max_extra_tokens, positions // 2))
+        longest = config.longest_source(self._engine.max_positions - max(map(len, source.symbols)))
         # Nobody knows where a prefix ends, so a line with a prefix stays whole.
         when = "never" if source.prefix else config.split_sentences
         split = self._splitter.split(

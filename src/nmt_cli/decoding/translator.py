@@ -16,6 +16,7 @@ from nmt_cli.decoding.sentences import SentenceTranslator
 from nmt_cli.decoding.settings import check_num_candidates, with_overrides
 from nmt_cli.decoding.terms import TermList
 from nmt_cli.decoding.translation import (
+    SplitLine,
     Translation,
     best_by_utility,
     copied,
@@ -169,6 +170,12 @@ class LineTranslator:
             first_line=first_line,
         )
         details = Details(piece_log_probs=word_scores, alignment=alignments)
+        return self._translate_split(split_lines, config=config, nbest=nbest, mbr=mbr, details=details)
+
+    def _translate_split(
+        self, split_lines: Sequence[SplitLine], *, config: DecodingConfig, nbest: int, mbr: str | None, details: Details
+    ) -> list[Translation]:
+        """The translation of each line that is split into sentences."""
         # If equal texts are merged, all candidates are asked for, because some of the best may be equal.
         merge = mbr is None and not config.samples
         translations = self._sentences.translate(

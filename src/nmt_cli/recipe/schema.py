@@ -288,6 +288,13 @@ class DecodingConfig(Section):
         """Hypotheses per sentence that grow together: the beam, or the samples."""
         return self.samples or self.beam
 
+    def longest_source(self, positions: int) -> int:
+        """The pieces of the longest source that is translated whole, by a model with so many positions for text.
+
+        A translation may be longer than its source. So positions are kept free for it, but at most half of them.
+        """
+        return positions - max(1, min(self.max_extra_tokens, positions // 2))
+
 
 class DecodingOverrides(TypedDict, total=False):
     """Settings of `DecodingConfig` for one call; None leaves a setting as it is."""

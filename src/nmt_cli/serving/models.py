@@ -106,9 +106,8 @@ class ServedModel:
     def max_pieces(self) -> int:
         """The source pieces of the longest sentence that is translated whole."""
         positions = self.config.recipe.model.max_positions - self.config.languages.most_symbols
-        extra_tokens = min(self.config.recipe.decoding.max_extra_tokens, positions // 2)
         # The translator would split longer sentences in its own way.
-        return min(self._settings.split_pieces, positions - max(1, extra_tokens))
+        return min(self._settings.split_pieces, self.config.recipe.decoding.longest_source(positions))
 
     def num_pieces(self, text: str) -> int:
         """Source pieces of a text, EOS not counted."""

@@ -278,12 +278,12 @@ def _source_sentences(
     """The sources of the validation set by the indices of their pairs, cut to what the model takes."""
     sources, languages = data.split("valid").src, data.manifest.languages
     source_tokenizer, target_tokenizer = map(Tokenizer.load, (data.source_tokenizer_file, data.target_tokenizer_file))
-    symbol_ids, sentences = {*source_tokenizer.symbol_ids(source_tokenizer.symbols)}, dict[int, SourceSentence]()
+    control_ids, sentences = {*source_tokenizer.control_ids}, dict[int, SourceSentence]()
     for text in texts:
         target = target_tokenizer.symbol_ids(languages.direction(text.languages).target_symbols)
         for index in text.pairs:
             ids = sources.ids(index, index + 1)[:-1].tolist()  # without EOS
-            source = tuple(takewhile(symbol_ids.__contains__, ids))
+            source = tuple(takewhile(control_ids.__contains__, ids))
             pieces = ids[len(source) : max_positions - 1]
             sentences[index] = SourceSentence(pieces, key=str(index), symbols=SymbolIds(source, target))
     return sentences
