@@ -18,9 +18,9 @@ from nmt_cli.serving import app as serving_app
 from nmt_cli.serving.api.endpoints import openapi_document
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.keys import ApiKeys
-from nmt_cli.serving.models import ModelRouter
 from nmt_cli.serving.origins import AllowedOrigins
 from nmt_cli.serving.request_limits import RequestLimits
+from nmt_cli.serving.router import ModelRouter
 from nmt_cli.serving.server_metrics import ServerMetrics
 from nmt_cli.serving.service import Service
 

@@ -16,8 +16,9 @@ from nmt_cli.api import Translator
 from nmt_cli.errors import UsageError
 from nmt_cli.recipe.directions import Directions
 from nmt_cli.serving.api.endpoints import SourceLanguage
-from nmt_cli.serving.models import ModelRouter, ServedModel
+from nmt_cli.serving.models import ServedModel
 from nmt_cli.serving.request_errors import RequestError
+from nmt_cli.serving.router import ModelRouter
 from nmt_cli.serving.server_metrics import ServerMetrics
 from nmt_cli.serving.worker_model import AttentionTask, EngineSettings, NextWordsTask, SearchTask, WorkerModel
 from tests.forks import run_forked

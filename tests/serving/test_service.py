@@ -13,11 +13,12 @@ from nmt_cli.errors import DataError
 from nmt_cli.languages import DetectedLanguage
 from nmt_cli.serving import keys as serving_keys
 from nmt_cli.serving.keys import ApiKeys, KeyOwner
-from nmt_cli.serving.models import ModelRoute, ModelRouter, ServedModel
+from nmt_cli.serving.models import ServedModel
 from nmt_cli.serving.queue import QueuedSentence
 from nmt_cli.serving.queued_texts import Caller
 from nmt_cli.serving.request_errors import TIMEOUT, ClientGone, RequestError, invalid_request_error, server_busy_error
 from nmt_cli.serving.request_limits import RequestLimits, SearchOptions
+from nmt_cli.serving.router import ModelRoute, ModelRouter
 from nmt_cli.serving.server_metrics import ServerMetrics
 from nmt_cli.serving.service import Service
 from nmt_cli.serving.worker_model import NextWordsTask, SearchTask

@@ -15,9 +15,10 @@ import pytest
 from nmt_cli.artifacts.manifest import model_digest
 from nmt_cli.errors import DeviceError, ModelError
 from nmt_cli.serving import worker_pool
-from nmt_cli.serving.models import ModelRouter, ServedModel
+from nmt_cli.serving.models import ServedModel
 from nmt_cli.serving.queue import QueuedSentence
 from nmt_cli.serving.request_errors import RequestError
+from nmt_cli.serving.router import ModelRouter
 from nmt_cli.serving.server_metrics import ServerMetrics
 from nmt_cli.serving.worker_model import AskedSentence, EngineSettings, SearchTask, SentenceTask
 from nmt_cli.serving.worker_process import WorkerFailed, WorkerProcess

@@ -9,9 +9,9 @@ from itertools import chain
 
 from nmt_cli.decoding.terms import TermList
 from nmt_cli.documents.marked_text import MarkedText
-from nmt_cli.serving.models import ModelRoute
 from nmt_cli.serving.queue import QueuedSentence
 from nmt_cli.serving.request_limits import SearchOptions
+from nmt_cli.serving.router import ModelRoute
 from nmt_cli.serving.translated_texts import Answer, RequestText, SplitBlock, TranslatedText, join_sentences
 from nmt_cli.serving.worker_model import AskedSentence, SentenceTask
 

@@ -27,9 +27,10 @@ from nmt_cli.serving.glossaries import GlossaryStore
 from nmt_cli.serving.keys import ApiKeys
 from nmt_cli.serving.listener import Listener
 from nmt_cli.serving.log import configure_server_log
-from nmt_cli.serving.models import ModelRouter, ServedModel
+from nmt_cli.serving.models import ServedModel
 from nmt_cli.serving.origins import AllowedOrigins
 from nmt_cli.serving.request_limits import RequestLimits
+from nmt_cli.serving.router import ModelRouter
 from nmt_cli.serving.server_metrics import ServerMetrics
 from nmt_cli.serving.service import Service
 from nmt_cli.serving.worker_pool import ModelSettings

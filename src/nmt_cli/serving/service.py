@@ -22,7 +22,7 @@ from nmt_cli.languages import match_code
 from nmt_cli.serving.document_store import DocumentStore, StoredDocument
 from nmt_cli.serving.glossaries import GlossaryStore
 from nmt_cli.serving.keys import ApiKeys, KeyOwner
-from nmt_cli.serving.models import ModelRoute, ModelRouter, ServedModel, is_source_given
+from nmt_cli.serving.models import ServedModel
 from nmt_cli.serving.queue import QueuedSentence
 from nmt_cli.serving.queued_texts import AskedBlock, Caller, QueuedText, abandon, queued_sentence
 from nmt_cli.serving.request_errors import (
@@ -37,6 +37,7 @@ from nmt_cli.serving.request_errors import (
     too_many_error,
 )
 from nmt_cli.serving.request_limits import MAX_FILE_BYTES, RequestLimits, SearchOptions
+from nmt_cli.serving.router import ModelRoute, ModelRouter, is_source_given
 from nmt_cli.serving.server_metrics import ServerMetrics
 from nmt_cli.serving.translated_texts import RequestText, TranslatedText
 from nmt_cli.serving.worker_model import AskedSentence, AttentionTask, NextWordsTask, SearchTask

@@ -16,9 +16,10 @@ from nmt_cli.documents.markup import MARKUP
 from nmt_cli.languages import DetectedLanguage
 from nmt_cli.serving.api.endpoints import Call, JsonRoute, KeyedCall, NotBlank, SourceLanguage, json_response, open_call
 from nmt_cli.serving.api.requests import watch_caller
-from nmt_cli.serving.models import ModelRoute, ServedModel
+from nmt_cli.serving.models import ServedModel
 from nmt_cli.serving.request_errors import BUSY, REFUSED, ClientGone, RequestError
 from nmt_cli.serving.request_limits import SearchOptions
+from nmt_cli.serving.router import ModelRoute
 from nmt_cli.serving.service import Service, off_the_loop
 from nmt_cli.serving.translated_texts import Candidate, RequestText, TranslatedText
 from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask
