@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
-import re
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain, groupby
-from typing import Any, Literal
+from typing import Any
 
 from nmt_cli import __version__
-from nmt_cli.artifacts.checkpoints import best_first
-from nmt_cli.artifacts.history import Elapsed, History, Point, ValidationPoint, mean_history
-from nmt_cli.artifacts.info import describe_run, next_command
+from nmt_cli.artifacts.history import History, ValidationPoint
+from nmt_cli.artifacts.info import next_command
 from nmt_cli.artifacts.model_directory import DirectionResult
+from nmt_cli.artifacts.reported_systems import OWN_KEYS, SEED, ReportedRun, ReportedSystem, best_validation, systems_of
 from nmt_cli.artifacts.run import Run
+from nmt_cli.artifacts.run_charts import TABLE_COLUMNS, axes_of, charts_of, draw_charts, figures_and_table
 from nmt_cli.console import duration_text, size_text, time_text
 from nmt_cli.errors import UsageError
 from nmt_cli.recipe.key_paths import dotted_key, flatten
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.templates.charts import COLOURS, DASHES, THINNING_COLUMNS, Line, line_chart
+from nmt_cli.templates.charts import COLOURS, DASHES, THINNING_COLUMNS
 from nmt_cli.templates.render import render
 
 PAGE_MARK = '<meta name="generator" content="nmt report">'
@@ -33,45 +31,12 @@ _MAX_EVENTS = 20  # of a run's starts, and of its skipped updates
 _SAMPLE_ROWS = 8  # translations of a sample, of all runs together
 _LEAST_USEFUL_BLEU = 10  # docs/how-to/score.md
 _MIN_VALIDATIONS_SINCE_BEST = 3  # for the finding that later ones were no better
-_OWN_KEYS = (("name",), ("description",))  # these settings differ between all runs
-# Name, seconds, and how many of the unit a training must have lasted.
-_TIME_UNITS = (("days", 86_400.0, 3.0), ("hours", 3600.0, 2.0), ("minutes", 60.0, 2.0), ("seconds", 1.0, 0.0))
 _NO_VALUE = "—"
-Curve = Sequence[tuple[Elapsed, float]]
 _Setting = tuple[str, list[str]]
-_SEED = ("training", "seed")
-_TABLE_COLUMNS = ("chart", "system", "update", "seconds", "runs", "mean", "deviation", "lowest", "highest")
 MAX_SYSTEMS = len(DASHES)
 
-MARKS = (PAGE_MARK, "<!-- nmt report -->", ",".join(_TABLE_COLUMNS))
+MARKS = (PAGE_MARK, "<!-- nmt report -->", ",".join(TABLE_COLUMNS))
 """One stands in every page, figure and table: `nmt report` replaces a file only if a mark is in it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReportedRun:
-    """A run, its label on the page, the number of its line style, and the data that the page shows."""
-
-    label: str
-    style: int
-    run: Run
-    history: History
-    facts: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class ReportedSystem:
-    """The runs that differ at most in their seed, with one label and one style; `history` has their mean curves."""
-
-    label: str
-    style: int
-    runs: Sequence[ReportedRun]
-    history: History
-
-    def best(self, metric: Literal["loss", "bleu"]) -> list[float]:
-        """The best value of each run that has been validated by the metric."""
-        points = [_best(run, metric) for run in self.runs]
-        values = [getattr(point.measured, metric) for point in points if point is not None]
-        return [value for value in values if value is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,50 +47,20 @@ class Report:
     files: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """An axis below the curves: its unit, and the position of a point on it."""
-
-    unit: str
-    position_of: Callable[[Elapsed], float]
-
-
-_UPDATES = Axis("updates", lambda at: at.update)
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A chart with a curve per system; two charts with the same `bounded_by` have the same axis of values."""
-
-    name: str
-    title: str
-    note: str
-    curve_of: Callable[[History], Curve]
-    number_format: str
-    bounded_by: Sequence[Curve]
-    starts_at_zero: bool = False
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """The lowest and the highest value that the chart has room for."""
-        values = [value for curve in self.bounded_by for _, value in curve]
-        return 0.0 if self.starts_at_zero else min(values), max(values)
-
-
 def render_report(runs: Sequence[Run], *, command: str, now: datetime) -> Report:
     """The page about these runs as HTML, which loads nothing and runs no script; every text in it is escaped.
 
     The page shows `command`, which writes it again. UsageError if there are more systems than line styles.
     """
     histories = [run.history() for run in runs]
-    systems = _systems(runs, histories)
+    systems = systems_of(runs, histories)
     if len(systems) > MAX_SYSTEMS:
         message = f"{len(systems)} systems are too many: a page has line styles for {MAX_SYSTEMS}"
         raise UsageError(message, where="RUN", hint=f"name runs of at most {MAX_SYSTEMS} systems")
     reported = [run for system in systems for run in system.runs]
     different, common = _settings(systems)
-    axes = _axes(reported)
-    charts = _charts(reported)
+    axes = axes_of(reported)
+    charts = charts_of(reported)
     page = render(
         "run_report.html",
         runs=reported,
@@ -134,7 +69,7 @@ def render_report(runs: Sequence[Run], *, command: str, now: datetime) -> Report
         mark=PAGE_MARK,
         findings=[text[0].upper() + text[1:] if len(reported) == 1 else text for text in _findings(reported)],
         axes=axes,
-        charts=list(_draw_charts(systems, charts, axes)),
+        charts=list(draw_charts(systems, charts, axes)),
         validations=_validation_rows(systems),
         signatures=sorted(_signatures(reported)),
         samples=list(_samples(reported)),
@@ -147,7 +82,7 @@ def render_report(runs: Sequence[Run], *, command: str, now: datetime) -> Report
         columns=[(system.label, "text") for system in systems],
         starts=list(_starts(reported)),
         skipped_updates=list(_skipped_updates(reported)),
-        best_validation=_best,
+        best_validation=best_validation,
         mean_and_deviation=_mean_and_deviation,
         next_command=next_command,
         duration_text=duration_text,
@@ -161,44 +96,7 @@ def render_report(runs: Sequence[Run], *, command: str, now: datetime) -> Report
         now=now.astimezone(UTC).isoformat(),
         nmt_version=__version__,
     )
-    return Report(page, {} if len(reported) == 1 else dict(_files(systems, charts)))
-
-
-def _systems(runs: Sequence[Run], histories: Sequence[History]) -> list[ReportedSystem]:
-    """The runs by system: those of one recipe, data and initial model, if each has another seed."""
-    by_recipe: dict[str, list[int]] = {}
-    for number, run in enumerate(runs):
-        recipe = flatten(run.recipe.model_dump(mode="json"))
-        settings = {dotted_key(path): value for path, value in recipe.items() if path not in (*_OWN_KEYS, _SEED)}
-        initial = None if run.record.init_from is None else run.record.init_from.path
-        key = json.dumps([settings, run.record.data_summary.get("fingerprint"), initial], sort_keys=True)
-        by_recipe.setdefault(key, []).append(number)
-    groups: list[list[int]] = []
-    for numbers in by_recipe.values():
-        seeds = {runs[number].recipe.training.seed for number in numbers}
-        groups += [numbers] if len(seeds) == len(numbers) else [[number] for number in numbers]
-    labels, systems = _labels(runs), list[ReportedSystem]()
-    for style, group in enumerate(groups):
-        reported = [
-            ReportedRun(labels[number], style, runs[number], histories[number], facts)
-            for number in group
-            for facts in [describe_run(runs[number], history=histories[number])]
-        ]
-        if len(group) == 1:
-            systems.append(ReportedSystem(reported[0].label, style, reported, reported[0].history))
-            continue
-        # base-1 and base-seed-2 are runs of base
-        names = {re.sub(r"[-_.]*(seed)?[-_.]*\d+$", "", run.label) for run in reported}
-        label = reported[0].label if len(names) > 1 else names.pop() or reported[0].label
-        mean = mean_history([run.history for run in reported])
-        systems.append(ReportedSystem(f"{label} ({len(group)} runs)", style, reported, mean))
-    return systems
-
-
-def _labels(runs: Sequence[Run]) -> list[str]:
-    """The folder of each run, or its path if several folders have one name."""
-    names = [run.directory.resolve().name for run in runs]
-    return [name if names.count(name) == 1 else str(run.directory) for name, run in zip(names, runs, strict=True)]
+    return Report(page, {} if len(reported) == 1 else dict(figures_and_table(systems, charts)))
 
 
 def _findings(reported: Sequence[ReportedRun]) -> Iterator[str]:
@@ -226,7 +124,7 @@ def _findings(reported: Sequence[ReportedRun]) -> Iterator[str]:
 
 def _advice(shown: ReportedRun) -> Iterator[str]:
     """A sentence on a BLEU that is of no use, with the way out."""
-    best = _best(shown, "bleu")
+    best = best_validation(shown, "bleu")
     if best is None or shown.facts["state"] == "training" or (best.measured.bleu or 0.0) >= _LEAST_USEFUL_BLEU:
         return
     yield (
@@ -238,7 +136,7 @@ def _advice(shown: ReportedRun) -> Iterator[str]:
 
 def _findings_since_best(shown: ReportedRun) -> Iterator[str]:
     metric = shown.run.recipe.validation.metric
-    if (best := _best(shown, metric)) is None:
+    if (best := best_validation(shown, metric)) is None:
         return
     update = best.measured.update
     later = [point for point in shown.history.validations if point.measured.update > update]
@@ -265,118 +163,12 @@ def _signatures(reported: Sequence[ReportedRun]) -> set[str]:
     return {signature for signature in signatures if signature is not None}
 
 
-def _best(shown: ReportedRun | ReportedSystem, metric: Literal["loss", "bleu"]) -> ValidationPoint | None:
-    """The best validation by `bleu` or `loss`."""
-    points = {point.measured.update: point for point in shown.history.validations}
-    ranked = best_first([point.measured for point in points.values()], metric=metric)
-    return points[ranked[0].update] if ranked else None
-
-
-def _axes(reported: Sequence[ReportedRun]) -> dict[str, Axis]:
-    """The axes that the runs recorded, by name."""
-    ends = [point.at for shown in reported for point in shown.history.training[-1:]]
-    ends += [point.at for shown in reported for point in shown.history.validations[-1:]]
-    longest = max((at.seconds for at in ends), default=0.0)
-    unit, size = next((unit, size) for unit, size, fewest in _TIME_UNITS if longest >= fewest * size)
-    axes = {"updates": _UPDATES}
-    if longest:
-        axes["time"] = Axis(unit, lambda at: at.seconds / size)
-    return axes
-
-
-def _draw_charts(
-    systems: Sequence[ReportedSystem], charts: Sequence[Chart], axes: Mapping[str, Axis]
-) -> Iterator[dict[str, Any]]:
-    """Each chart with its title, the unit of its values, and a drawing per axis; no drawing if there are no values."""
-    for chart in charts:
-        has_values = any(chart.curve_of(system.history) for system in systems)
-        shown = axes.items() if has_values else ()
-        drawings = {name: _draw(systems, chart, axis, is_figure=False) for name, axis in shown}
-        yield {"title": chart.title, "note": chart.note, "drawings": drawings}
-
-
-def _draw(systems: Sequence[ReportedSystem], chart: Chart, axis: Axis, *, is_figure: bool) -> str:
-    """A line for each system. That of several runs is their mean, with a band from the lowest to the highest run."""
-    lines = []
-    for system in systems:
-        values = _values(system, chart)
-        points, lowest, highest = (
-            [(axis.position_of(at), measure(there)) for at, there in values] for measure in (statistics.fmean, min, max)
-        )
-        lines.append(Line(system.label, system.style, points, (lowest, highest) if len(system.runs) > 1 else None))
-    return line_chart(
-        lines,
-        title=f"{chart.title}, {chart.note}" if is_figure else chart.title,
-        unit=axis.unit,
-        bounds=chart.bounds,
-        number_format=chart.number_format,
-        is_figure=is_figure,
-    )
-
-
-def _values(system: ReportedSystem, chart: Chart) -> list[tuple[Elapsed, list[float]]]:
-    """The points of the system's mean curve, each with the values of the runs."""
-    by_update: dict[int, list[float]] = {}
-    for run in system.runs:
-        for at, value in chart.curve_of(run.history):
-            by_update.setdefault(at.update, []).append(value)
-    return [(at, by_update[at.update]) for at, _ in chart.curve_of(system.history)]
-
-
-def _files(systems: Sequence[ReportedSystem], charts: Sequence[Chart]) -> Iterator[tuple[str, str]]:
-    """The files beside a page by their endings: a table of all curves, and a figure of each chart over updates."""
-    table = io.StringIO()
-    rows = csv.writer(table, lineterminator="\n")
-    rows.writerow(_TABLE_COLUMNS)
-    for chart in charts:
-        for system in systems:
-            for at, values in _values(system, chart):
-                spread = [statistics.stdev(values), min(values), max(values)] if len(values) > 1 else [""] * 3
-                mean = statistics.fmean(values)
-                rows.writerow([chart.name, system.label, at.update, round(at.seconds, 3), len(values), mean, *spread])
-    yield ".csv", table.getvalue()
-    for chart in charts:
-        if any(chart.curve_of(system.history) for system in systems):
-            yield f"-{chart.name}.svg", _draw(systems, chart, _UPDATES, is_figure=True)
-
-
 def _mean_and_deviation(values: Sequence[float], number_format: str) -> str:
     """The mean of the values and, of several, their sample standard deviation."""
     if not values:
         return _NO_VALUE
     mean = number_format.format(statistics.fmean(values))
     return mean if len(values) == 1 else f"{mean} ± {number_format.format(statistics.stdev(values))}"
-
-
-def _charts(reported: Sequence[ReportedRun]) -> list[Chart]:
-    def curves(curve_of: Callable[[History], Curve]) -> list[Curve]:
-        return [curve_of(shown.history) for shown in reported]
-
-    def train_loss(history: History) -> Curve:
-        return _curve(history.training, lambda point: point.loss)
-
-    def valid_loss(history: History) -> Curve:
-        return _curve(history.validations, lambda point: point.measured.loss)
-
-    def bleu(history: History) -> Curve:
-        return _curve(history.validations, lambda point: point.measured.bleu)
-
-    def rate(history: History) -> Curve:
-        return _curve(history.training, lambda point: point.learning_rate)
-
-    losses, nats = [*curves(train_loss), *curves(valid_loss)], "nats per target token"
-    bleus, rates = curves(bleu), curves(rate)
-    return [
-        Chart("training-loss", "Training loss", nats, train_loss, "{:.3f}", losses),
-        Chart("validation-loss", "Validation loss", nats, valid_loss, "{:.4f}", losses),
-        Chart("bleu", "BLEU on the validation set", "sacreBLEU", bleu, "{:.2f}", bleus),
-        Chart("learning-rate", "Learning rate", "by the schedule", rate, "{:.3g}", rates, starts_at_zero=True),
-    ]
-
-
-def _curve(points: Sequence[Point], value_of: Callable[[Point], float | None]) -> Curve:
-    """The curve of a run, given its points; a point without the value is left out."""
-    return [(point.at, value) for point in points if (value := value_of(point)) is not None]
 
 
 def _validation_rows(systems: Sequence[ReportedSystem]) -> list[tuple[int, list[ValidationPoint | None]]]:
@@ -389,7 +181,7 @@ def _validation_rows(systems: Sequence[ReportedSystem]) -> list[tuple[int, list[
     step = math.ceil(len(updates) / _MAX_ROWS) or 1
     kept = set(updates[step - 1 :: step])
     for system in systems:
-        chosen = (_best(system, "bleu"), _best(system, "loss"), *system.history.validations[-1:])
+        chosen = (best_validation(system, "bleu"), best_validation(system, "loss"), *system.history.validations[-1:])
         kept |= {point.measured.update for point in chosen if point is not None}
     return [(update, [points.get(update) for points in by_system]) for update in sorted(kept)]
 
@@ -416,7 +208,7 @@ def _samples(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
 
 def _direction_rows(reported: Sequence[ReportedRun]) -> list[tuple[str, list[DirectionResult | None]]]:
     """The directions of the runs, and what each run had at its best validation; empty if there is one."""
-    best = [_best(shown, shown.run.recipe.validation.metric) for shown in reported]
+    best = [best_validation(shown, shown.run.recipe.validation.metric) for shown in reported]
     results = [{} if point is None else point.measured.by_direction for point in best]
     return [(name, [of_run.get(name) for of_run in results]) for name in dict.fromkeys(chain(*results))]
 
@@ -446,7 +238,7 @@ def _settings(systems: Sequence[ReportedSystem]) -> tuple[list[_Setting], list[_
     Each is (key, values): a value per system in the first list; the shared value and the default in the second. The
     seeds of several runs stand elsewhere.
     """
-    own = (*_OWN_KEYS, *([_SEED] if any(len(system.runs) > 1 for system in systems) else []))
+    own = (*OWN_KEYS, *([SEED] if any(len(system.runs) > 1 for system in systems) else []))
     recipes = [flatten(system.runs[0].run.recipe.model_dump(mode="json")) for system in systems]
     default = flatten(Recipe(name="default").model_dump(mode="json"))
     paths = dict.fromkeys(path for recipe in (default, *recipes) for path in recipe if path not in own)
