@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from nmt_cli.documents.kept_text import find_kept
 from nmt_cli.documents.marked_text import MarkedText
-from nmt_cli.documents.markup import HTML, XML, MarkupDocument, MarkupRules, parse_markup
+from nmt_cli.documents.markup import MarkupDocument, parse_markup
+from nmt_cli.documents.markup_tokens import HTML, XML, MarkupRules
 from nmt_cli.tokenization.pieces import Link
 
 WORD = re.compile(r"\S+")

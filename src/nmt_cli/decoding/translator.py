@@ -24,7 +24,8 @@ from nmt_cli.decoding.translation import (
     without_repetition,
 )
 from nmt_cli.documents.marked_text import MarkedText
-from nmt_cli.documents.markup import MARKUP, MarkupDocument, parse_markup
+from nmt_cli.documents.markup import MarkupDocument, parse_markup
+from nmt_cli.documents.markup_tokens import MARKUP
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.recipe.directions import Directions
 from nmt_cli.recipe.schema import DecodingConfig, DecodingOverrides

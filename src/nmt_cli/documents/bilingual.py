@@ -5,17 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from nmt_cli.documents.markup import (
-    XML,
-    Token,
-    block_parts,
-    block_writer,
-    cdata_parts,
-    cdata_text,
-    is_cdata,
-    markup_tokens,
-    matching_tags,
-)
+from nmt_cli.documents.markup import block_parts, block_writer, cdata_parts
+from nmt_cli.documents.markup_tokens import XML, Token, cdata_text, is_cdata, markup_tokens, matching_tags
 from nmt_cli.documents.parts import Part
 from nmt_cli.errors import DataError
 from nmt_cli.languages import match_code, standard_code

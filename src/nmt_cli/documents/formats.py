@@ -19,7 +19,8 @@ from nmt_cli.documents.encoding import MARKUP_ENCODING, PO_ENCODING, Encoding, d
 from nmt_cli.documents.lines import text_parts
 from nmt_cli.documents.markdown import markdown_parts
 from nmt_cli.documents.marked_text import MarkedText
-from nmt_cli.documents.markup import HTML, XML, MarkupRules, parse_markup
+from nmt_cli.documents.markup import parse_markup
+from nmt_cli.documents.markup_tokens import HTML, XML, MarkupRules
 from nmt_cli.documents.office import DRAWING, OPEN_DOCUMENT, WORD, OfficeRules, office_parts
 from nmt_cli.documents.parts import Part, blocks_of, render_parts
 from nmt_cli.documents.po import po_parts

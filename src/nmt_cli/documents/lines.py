@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable
 
 from nmt_cli.documents.icu_messages import ICU_ARGUMENT
-from nmt_cli.documents.markup import PLAIN, parse_markup
+from nmt_cli.documents.markup import parse_markup
+from nmt_cli.documents.markup_tokens import PLAIN
 from nmt_cli.documents.parts import Block, Part
 
 # A plural of ICU may have several.

@@ -10,16 +10,8 @@ from markdown_it.common.utils import normalizeReference
 from markdown_it.rules_block import StateBlock
 
 from nmt_cli.documents.kept_text import SHORTCODE
-from nmt_cli.documents.markup import (
-    HTML,
-    PLAIN,
-    Token,
-    block_parts,
-    markup_tokens,
-    matching_tags,
-    parse_markup,
-    write_plain,
-)
+from nmt_cli.documents.markup import block_parts, parse_markup, write_plain
+from nmt_cli.documents.markup_tokens import HTML, PLAIN, Token, markup_tokens, matching_tags
 from nmt_cli.documents.parts import Part
 
 _FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\r?\n(?s:.*?)\n\1[ \t]*(?:\r?\n|\Z)")

@@ -8,34 +8,25 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Literal, NamedTuple
 
-from nmt_cli.documents.icu_messages import find_icu_argument
+from nmt_cli.documents.icu_messages import icu_branches
 from nmt_cli.documents.marked_text import Mark, MarkedText
+from nmt_cli.documents.markup_tokens import (
+    CDATA,
+    CDATA_END,
+    PLAIN,
+    MarkupRules,
+    Token,
+    cdata_text,
+    is_cdata,
+    markup_tokens,
+    matching_tags,
+)
 from nmt_cli.documents.parts import Block, Part, blocks_of, render_parts
 
-# Possessive quantifiers: no text takes more than a few passes.
-_TAG = re.compile(
-    r"<(?P<slash>/?)(?P<name>[A-Za-z_][^\s<>/\"'=]*+)(?P<attributes>(?:[^<>\"']++|\"[^\"]*+\"|'[^']*+')*+)>"
-)
-# In plain text a value tells <b id=1> from the comparisons in "a <b and c> d".
-_PLAIN_ATTRIBUTES = re.compile(r"[\s/]*+|[^=]*+=.*", re.DOTALL)
-# At the end of a fragment.
-_CUT_TAG = re.compile(r"<(?:/[A-Za-z_]|[A-Za-z_][\w:.-]*+\s++[\w:.-]++\s*+=)[^<>]*+\Z")
-# As content systems store HTML in XML: &lt;b class="x"&gt;.
-_ESCAPED_TAG = re.compile(
-    r"&lt;(?P<slash>/?)(?P<name>[A-Za-z][\w:.-]*+)"
-    r"(?:\s++[\w:.@-]++\s*+=\s*+(?:\"[^\"<>]*+\"|'[^'<>]*+'|&quot;(?:(?!&quot;)[^<>])*+&quot;|[^\s\"'<>&]++))*+"
-    r"\s*+(?P<end>/?)&gt;"
-)
-_CDATA, _CDATA_END = "<![CDATA[", "]]>"
-_OTHER = (("<!--", "-->"), (_CDATA, _CDATA_END), ("<?", ">"), ("<!", ">"))
-# With the entities that a document declares itself.
-_DOCTYPE = re.compile(r"<!doctype\b(?:[^\[>\"']++|\"[^\"]*+\"|'[^']*+')*+(?:\[.*?\]\s*+)?>", re.IGNORECASE | re.DOTALL)
-_DOCTYPE_BEGINS = "<!doctype"
 _NOT_TRANSLATED = re.compile(
     r"(?:^|\s)(?:translate\s*=\s*[\"']?no\b|translatable\s*=\s*[\"']false\b|mtype\s*=\s*[\"']protected|class\s*=\s*(?:\"[^\"]*\bnotranslate\b|'[^']*\bnotranslate\b|notranslate\b))",
     re.IGNORECASE,
@@ -44,67 +35,7 @@ _SPACES = re.compile(r"[ \t\r\n\f]+")
 # Also read from the end of a run, reversed: `;psbn&` is `&nbsp;`.
 _SPACE = re.compile(r"(?:\s|&nbsp;|;psbn&|&#160;|;061#&|&#xa0;|;0ax#&)*+", re.IGNORECASE)
 _REFERENCE = re.compile(r"&(?:#\d+|#x[0-9a-f]+|\w+);", re.IGNORECASE)
-# References that only the document itself can explain. In plain text, which has no escapes: all references, and codes
-# of subtitles ({\\an8}, <00:01.500>) and of templates ({% if %}).
-_CODES = {
-    "html": re.compile(r"(<\d+(?::\d+)+\.\d+>)"),
-    "xml": re.compile(r"(&(?!(?:amp|lt|gt|quot|apos|#\w+);)[\w.:-]+;)"),
-    "plain": re.compile(r"(&(?:#?\w+);|\{\\[^{}\n]*\}|\{%[^\n]*?%\}|<\d[\d:.]*>)"),
-}
 _SYMBOL = re.compile(r"[^\s.,:;!?…'\"’‘“”„«»()\[\]/–—-]")
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_HTML_BLOCKS = _names(
-    """
-    address article aside base blockquote body br button caption center col colgroup dd details dialog dir div dl dt
-    fieldset figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html iframe legend li
-    link main menu meta nav noscript object ol optgroup option p pre script search section select source style summary
-    table tbody td template textarea tfoot th thead title tr track ul video audio canvas
-    """
-)
-_HTML_KEPT = _names("code kbd math pre samp script style svg textarea tt var")
-_HTML_VOID = _names("area base br col embed hr img input link meta param source track wbr")
-_HTML_RAW = _names("script style textarea")
-
-
-@dataclass(frozen=True, slots=True)
-class MarkupRules:
-    """Which elements are blocks, inline or kept; names are lower-case in HTML.
-
-    If `blocks` is None, they are found by the structure: an element stands inside a line if there is text beside it, or
-    beside an element around it. `inline` names others that do, and `splitting` names further blocks. What is inside of
-    `kept` elements is not translated. Plain text may have tags, and `&`, `<` and `>` mean themselves in it.
-    """
-
-    language: Literal["html", "xml", "plain"]
-    blocks: frozenset[str] | None
-    inline: frozenset[str] = frozenset()
-    kept: frozenset[str] = frozenset()
-    splitting: frozenset[str] = frozenset()
-
-
-HTML = MarkupRules("html", blocks=_HTML_BLOCKS, kept=_HTML_KEPT)
-# What stands in these is code of other programs, as in XLIFF and TMX.
-XML = MarkupRules("xml", blocks=None, kept=_names("bpt ept it ph ut"))
-PLAIN = MarkupRules("plain", blocks=_HTML_BLOCKS, kept=_HTML_KEPT)
-MARKUP = {"html": HTML, "xml": XML}
-"""The rules of usual markup, by its name."""
-
-
-class Token(NamedTuple):
-    """A piece of a document; `name` is of a tag, and `attributes` is what stands after it.
-
-    `other` is markup without a name, which stays as it is.
-    """
-
-    kind: Literal["text", "open", "close", "empty", "other"]
-    raw: str
-    name: str = ""
-    attributes: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,19 +86,9 @@ def parse_markup(text: str, rules: MarkupRules) -> MarkupDocument:
     return MarkupDocument([part for part in parts if part != ""])
 
 
-def is_cdata(token: Token) -> bool:
-    """Whether a token is a section of CDATA, whose text is written as it is."""
-    return token.raw.startswith(_CDATA)
-
-
-def cdata_text(token: Token) -> str:
-    """What is in a section of CDATA."""
-    return token.raw[len(_CDATA) : -len(_CDATA_END)]
-
-
 def cdata_parts(token: Token) -> list[Part]:
     """The parts of a section of CDATA, which may hold tags."""
-    return [_CDATA, *parse_markup(cdata_text(token), PLAIN).parts, _CDATA_END]
+    return [CDATA, *parse_markup(cdata_text(token), PLAIN).parts, CDATA_END]
 
 
 def block_writer(tokens: Sequence[Token], rules: MarkupRules) -> Callable[[MarkedText], str]:
@@ -194,97 +115,6 @@ def block_writer(tokens: Sequence[Token], rules: MarkupRules) -> Callable[[Marke
 def write_plain(block: MarkedText) -> str:
     """The block of a text that has no spelling of its own for any character."""
     return block.render(str)
-
-
-def markup_tokens(text: str, rules: MarkupRules) -> Iterator[Token]:
-    """The document in pieces, which together are the text."""
-    start = position = 0  # of the text that has begun, and of the search
-    unclosed: set[str] = set()
-    while (position := text.find("<", position)) >= 0:
-        token, end = _markup_at(text, position, unclosed, rules)
-        if token is None:
-            position += 1
-            continue
-        yield from _text_tokens(text[start:position], rules)
-        yield token
-        start = position = end
-    cut = None if rules is PLAIN else _CUT_TAG.search(text, start)
-    end = cut.start() if cut else len(text)
-    yield from _text_tokens(text[start:end], rules)
-    if cut:
-        yield Token("other", cut[0])
-
-
-def _markup_at(text: str, position: int, unclosed: set[str], rules: MarkupRules) -> tuple[Token | None, int]:
-    """The token of the markup at a position, if there is any, and its end. `unclosed` has the ends that do not come."""
-    if text[position : position + len(_DOCTYPE_BEGINS)].lower() == _DOCTYPE_BEGINS and _DOCTYPE_BEGINS not in unclosed:
-        if doctype := _DOCTYPE.match(text, position):
-            return Token("other", doctype[0]), doctype.end()
-        unclosed.add(_DOCTYPE_BEGINS)
-    for opening, closing in _OTHER:
-        if text.startswith(opening, position):
-            end = -1 if closing in unclosed else text.find(closing, position + len(opening))
-            if end < 0:
-                unclosed.add(closing)
-                continue
-            return Token("other", text[position : end + len(closing)]), end + len(closing)
-    match = _TAG.match(text, position)
-    if match is None or (rules.language == "plain" and not _PLAIN_ATTRIBUTES.fullmatch(match["attributes"])):
-        return None, position
-    # In WebVTT a name has classes after it.
-    name = match["name"] if rules.language == "xml" else match["name"].lower().partition(".")[0]
-    if match["slash"]:
-        return Token("close", match[0], name), match.end()
-    is_void = rules.language != "xml" and name in _HTML_VOID
-    if is_void or match["attributes"].endswith("/"):
-        return Token("empty", match[0], name, match["attributes"]), match.end()
-    if rules.language != "xml" and name in _HTML_RAW and name not in unclosed:
-        # Nothing is markup up to the end tag.
-        found = re.compile(rf"</{name}\s*>", re.IGNORECASE).search(text, match.end())
-        if found is not None:
-            return Token("other", text[position : found.end()], name), found.end()
-        unclosed.add(name)
-    return Token("open", match[0], name, match["attributes"]), match.end()
-
-
-def _text_tokens(text: str, rules: MarkupRules) -> Iterator[Token]:
-    """The text, apart from escaped tags and references that only the document itself can explain."""
-    runs = _CODES[rules.language].split(text)
-    for index, run in enumerate(runs):
-        if index % 2:
-            yield Token("other", run)
-            continue
-        position = 0
-        for tag in _ESCAPED_TAG.finditer(run) if rules.language != "plain" else ():
-            if position < tag.start():
-                yield Token("text", run[position : tag.start()])
-            # The name is that of no element, so the tag is inline.
-            yield Token("close" if tag["slash"] else "empty" if tag["end"] else "open", tag[0], f"&{tag['name']}")
-            position = tag.end()
-        if position < len(run):
-            yield Token("text", run[position:])
-
-
-def matching_tags(tokens: Sequence[Token]) -> dict[int, int]:
-    """The end tag of each start tag that has one, by index, and the other way round.
-
-    An end tag ends the last open element of its name; those begun after it have no end tag then.
-    """
-    pairs: dict[int, int] = {}
-    open_indices: list[int] = []
-    num_open: dict[str, int] = {}
-    for index, token in enumerate(tokens):
-        if token.kind == "open":
-            open_indices.append(index)
-            num_open[token.name] = num_open.get(token.name, 0) + 1
-        elif token.kind == "close" and num_open.get(token.name):
-            while True:
-                other = open_indices.pop()
-                num_open[tokens[other].name] -= 1
-                if tokens[other].name == token.name:
-                    break
-            pairs[other], pairs[index] = index, other
-    return pairs
 
 
 def _inline_by_structure(tokens: Sequence[Token], pairs: dict[int, int]) -> dict[int, bool]:
@@ -334,7 +164,7 @@ def block_parts(
 
     There is one for each branch of a plural or a selection of ICU.
     """
-    if (branches := _icu_branches([tokens[index] for index in indices])) is not None:
+    if (branches := icu_branches([tokens[index] for index in indices])) is not None:
         parts: list[Part] = []
         for piece in branches:
             parts += (
@@ -360,56 +190,6 @@ def block_parts(
     before += first_run[: _space_before(first_run)]
     after = last_run[len(last_run) - _space_before(last_run[::-1]) :] + after
     return [before, Block(block, write), after]
-
-
-def _icu_branches(tokens: Sequence[Token]) -> list[str | list[Token]] | None:
-    """The texts of the branches of an ICU argument, each with what stands around it, and the syntax between them.
-
-    None if there is no such argument.
-    """
-    text = "".join(token.raw if token.kind == "text" else "\0" for token in tokens)
-    if (argument := find_icu_argument(text)) is None:
-        return None
-    before, after = _slice(tokens, 0, argument.start), _slice(tokens, argument.end, len(text))
-    pieces: list[str | list[Token]] = []
-    has_text = any(map(str.isalpha, text[: argument.start] + text[argument.end :]))
-    if argument.is_plural and has_text:  # a number sign means the number inside of the argument alone
-        before, after = (_with_signs(around, [Token("other", "'#'")]) for around in (before, after))
-    sign = [Token("open", "", "#"), Token("text", "#"), Token("close", "", "#")]
-    position = argument.start
-    for start, end in argument.branches:
-        branch = _slice(tokens, start, end)
-        branch = _with_signs(branch, sign) if argument.is_plural else branch
-        pieces += [text[position:start], [*before, *branch, *after] if has_text else branch]
-        position = end
-    pieces.append(text[position : argument.end])
-    if not has_text:
-        pieces = ["".join(token.raw for token in before), *pieces, "".join(token.raw for token in after)]
-    return pieces
-
-
-def _slice(tokens: Sequence[Token], start: int, end: int) -> list[Token]:
-    """The tokens between two characters of their text, in which any other token is one character."""
-    found: list[Token] = []
-    position = 0
-    for token in tokens:
-        length = len(token.raw) if token.kind == "text" else 1
-        first, last = max(start - position, 0), min(end - position, length)
-        if first < last:
-            found.append(Token("text", token.raw[first:last]) if token.kind == "text" else token)
-        position += length
-    return found
-
-
-def _with_signs(tokens: Sequence[Token], sign: Sequence[Token]) -> list[Token]:
-    """The tokens with others in place of each number sign in their text."""
-    found: list[Token] = []
-    for token in tokens:
-        runs = re.split(r"(?<!&)#", token.raw) if token.kind == "text" else []
-        found += [token] if not runs else []
-        for number, run in enumerate(runs):
-            found += [*(sign if number else ()), *([Token("text", run)] if run else ())]
-    return found
 
 
 def _space_before(raw: str) -> int:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from nmt_cli.documents.marked_text import MarkedText
-from nmt_cli.documents.markup import MarkupRules, Token, block_parts, block_writer, markup_tokens, matching_tags
+from nmt_cli.documents.markup import block_parts, block_writer
+from nmt_cli.documents.markup_tokens import MarkupRules, Token, markup_tokens, matching_tags
 from nmt_cli.documents.parts import Block, Part
 
 

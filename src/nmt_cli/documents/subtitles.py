@@ -6,7 +6,8 @@ import re
 from functools import partial
 
 from nmt_cli.documents.marked_text import Mark, MarkedText
-from nmt_cli.documents.markup import MarkupRules, parse_markup
+from nmt_cli.documents.markup import parse_markup
+from nmt_cli.documents.markup_tokens import MarkupRules
 from nmt_cli.documents.parts import Block, Part
 from nmt_cli.tokenization.split_text import WIDE
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from shlex import quote
 
 from nmt_cli.documents.lines import text_parts
-from nmt_cli.documents.markup import PLAIN, parse_markup
+from nmt_cli.documents.markup import parse_markup
+from nmt_cli.documents.markup_tokens import PLAIN
 from nmt_cli.documents.parts import Block, Part, blocks_of
 from nmt_cli.errors import DataError, nearest_word
 

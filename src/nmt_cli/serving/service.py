@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from nmt_cli.decoding.terms import TermList
 from nmt_cli.documents.formats import DocumentInBlocks, Limits, read_document
 from nmt_cli.documents.marked_text import MarkedText
-from nmt_cli.documents.markup import MarkupRules
+from nmt_cli.documents.markup_tokens import MarkupRules
 from nmt_cli.errors import DataError
 from nmt_cli.languages import match_code
 from nmt_cli.serving.document_store import DocumentStore, StoredDocument

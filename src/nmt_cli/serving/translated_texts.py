@@ -12,7 +12,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, PlainSerializer
 
 from nmt_cli.documents.marked_text import MarkedText
-from nmt_cli.documents.markup import MarkupRules, parse_markup
+from nmt_cli.documents.markup import parse_markup
+from nmt_cli.documents.markup_tokens import MarkupRules
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.pieces import Link, Range
 from nmt_cli.tokenization.sentence_splitting import split_line

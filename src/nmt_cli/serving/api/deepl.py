@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from pydantic.json_schema import SkipJsonSchema
 
 from nmt_cli.decoding.terms import TermList
-from nmt_cli.documents.markup import MARKUP, MarkupRules
+from nmt_cli.documents.markup_tokens import MARKUP, MarkupRules
 from nmt_cli.languages import language_name
 from nmt_cli.serving.api.endpoints import Call, FormRoute, JsonRoute, KeyedCall, json_response
 from nmt_cli.serving.api.requests import watch_caller

@@ -14,7 +14,7 @@ from fastapi.responses import FileResponse, Response
 from pydantic import BaseModel, Field, WithJsonSchema
 
 from nmt_cli.documents.formats import ENDINGS
-from nmt_cli.documents.markup import MARKUP
+from nmt_cli.documents.markup_tokens import MARKUP
 from nmt_cli.languages import DetectedLanguage
 from nmt_cli.serving.api.endpoints import (
     FILE_FORM,

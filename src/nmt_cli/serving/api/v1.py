@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
 from nmt_cli.decoding.terms import TermList
-from nmt_cli.documents.markup import MARKUP
+from nmt_cli.documents.markup_tokens import MARKUP
 from nmt_cli.languages import DetectedLanguage
 from nmt_cli.serving.api.endpoints import Call, JsonRoute, KeyedCall, NotBlank, SourceLanguage, json_response, open_call
 from nmt_cli.serving.api.requests import watch_caller
