@@ -1,4 +1,4 @@
-"""Puts missing terms into a translation: each in place of the model's own words for it."""
+"""Puts missing terms into a translation, in place of the model's own words for them."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ class WithoutKept:
     def put_back(self, translation: str, links: Iterable[Link]) -> tuple[str, list[Link]]:
         """The translation of the whole text, made of the translation without the kept ranges, and its links.
 
-        The first links are those of the kept ranges, one for each.
+        The kept ranges have the first links, one for each.
         """
         links = list(links)
         marks = self.marked.translated(translation, links).marks

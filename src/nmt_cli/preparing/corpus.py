@@ -204,9 +204,9 @@ class Corpus(Section):
     test: Sources | None = Field(None, description="sources of the test text, of which every line is kept")
     valid_size: PositiveInt | None = Field(
         None,
-        description="without valid: this many clean training pairs are set aside as validation text, chosen by seed; "
-        f"null: {_VALID_SIZE:,}, or a tenth of the text if that is less; of several directions: so many for each, or a "
-        "tenth of its text",
+        description="without valid: number of clean training pairs of each direction to set aside as validation text, "
+        f"chosen by seed; null: {_VALID_SIZE:,}, or a tenth of the text if that is less; with several directions, at "
+        "most a tenth of a direction's text",
     )
     test_size: PositiveInt | None = Field(
         None, description="without test: this many clean training pairs are set aside as test text; null: none"

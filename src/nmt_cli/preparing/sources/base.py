@@ -142,8 +142,8 @@ class Source(Section):
     languages: CorpusLanguages | None = Field(None, description="its two languages, if they are not the corpus's")
     tags: dict[str, str] = Field(
         {},
-        description="what the model is told of each sentence, such as {domain: news, origin: back-translation}: "
-        "symbols before its source",
+        description="labels that the model reads before each source sentence, such as {domain: news, origin: "
+        "back-translation}",
     )
     synthetic: bool = Field(
         False, description="of training text: a program wrote a side of it, so no pair is set aside for valid or test"
