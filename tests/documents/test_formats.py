@@ -235,6 +235,13 @@ def test_a_footnote_or_a_definition_is_the_text_beside_its_mark() -> None:
 CSV = 'id,text,note\r\n1,"one, ""two""",x\r\n2,three <b>four</b>,"y\nz"\r\n3,"five\nsix",\r\n'
 
 
+def test_a_row_with_too_many_cells_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    assert upper(CSV, "a.csv", column="text")
+    assert not caplog.messages
+    upper('id,text\r\n1,"one,\r\ntwo"\r\n2,three, four\r\n', "a.csv", column="text")
+    assert "a.csv: line 4 has more cells" in caplog.text
+
+
 def test_a_column_of_a_table_is_translated() -> None:
     after = 'id,text,note\r\n1,"ONE, ""TWO""",x\r\n2,THREE <b>FOUR</b>,"y\nz"\r\n3,"FIVE\nSIX",\r\n'
     assert upper(CSV, "a.csv", column="text") == after

@@ -46,6 +46,11 @@ def table_parts(text: str, *, column: str | None, delimiter: str | None, name: s
         if not 0 <= index < num_columns:
             message = f"{name} has {num_columns} columns, and no number {column}"
             raise DataError(message, where="--column", hint="count columns from 1: --column 1")
+    wider = [row for row in rows if len(row) > len(rows[0])]
+    if wider:
+        line = text.count("\n", 0, wider[0][0][0]) + 1
+        message = "%s: line %d has more cells than the first row: a cell with a %r needs quotes around it"
+        logger.warning(message, name, line, delimiter)
     parts: list[Part] = []
     position = 0
     for row in rows[has_names:]:
