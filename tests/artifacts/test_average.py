@@ -32,7 +32,7 @@ from nmt_cli.artifacts.run import open_run
 from nmt_cli.artifacts.weights import read_tensors, weights_of
 from nmt_cli.cli.average import average
 from nmt_cli.cli.info import _model_facts
-from nmt_cli.errors import ModelError, NmtError
+from nmt_cli.errors import ModelError
 from nmt_cli.files import remove_directory
 from nmt_cli.recipe.directions import Directions
 from nmt_cli.recipe.schema import LanguagePair
@@ -122,10 +122,10 @@ def test_a_checkpoint_that_a_training_removes_meanwhile_is_not_listed(
     write_run(tmp_path / "x", updates=4)
     removed = tmp_path / "x" / "checkpoints" / "update-00000200"
 
-    def late(directory: Path, *, error: type[NmtError], hint: str) -> dict[str, Any]:
+    def late(directory: Path, *, hint: str) -> dict[str, Any]:
         if directory == removed:
             remove_directory(removed)
-        return read_manifest(directory, error=error, hint=hint)
+        return read_manifest(directory, hint=hint)
 
     monkeypatch.setattr("nmt_cli.artifacts.checkpoints.read_manifest", late)
     assert updates(tmp_path / "x", last=3) == [100, 300, 400]
@@ -237,7 +237,7 @@ def test_a_new_average_keeps_the_licence_and_an_edited_card(tmp_path: Path) -> N
         assert (averaged / "LICENSE").read_text(encoding="utf-8") == "mine"
         assert (averaged / "README.old.md").read_text(encoding="utf-8") == "my own words"
         assert f"the average of {last} checkpoints" in (averaged / "README.md").read_text(encoding="utf-8")
-    verify_files(averaged, error=ModelError, hint="")
+    verify_files(averaged, hint="")
     call(tmp_path / "x" / "checkpoints" / "update-00000400", output=tmp_path / "else")
     assert not (tmp_path / "else" / "LICENSE").exists()
 

@@ -74,7 +74,7 @@ def test_damaged_lines_and_values_leave_the_rest_as_it_is(tmp_path: Path) -> Non
     odd = [
         *('{"event": "train", "update": "ten"}', "[1, 2]", '"text"', "\x00\x01", '{"update": 5}', ""),
         json.dumps({"event": "validation", "update": 30, "loss": None, "bleu": 3.0}),
-        json.dumps({"event": "validation", "update": 40, "loss": 2.0, "bleu": True, "samples": samples}),
+        json.dumps({"event": "validation", "update": 40, "loss": 2.0, "bleu": "high", "samples": samples}),
         '{"event": "train", "update": 50, "loss": NaN, "seconds": Infinity}',
         '{"event": "train", "upd',
     ]

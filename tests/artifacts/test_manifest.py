@@ -23,7 +23,7 @@ def make(directory: Path) -> Path:
 
 
 def check(directory: Path) -> dict[str, object]:
-    return verify_files(directory, error=ModelError, hint=HINT)
+    return verify_files(directory, hint=HINT)
 
 
 def test_a_whole_directory_gives_the_fields_back(tmp_path: Path) -> None:
@@ -66,14 +66,14 @@ def test_damage_is_named(tmp_path: Path, damage: Callable[[Path], object], messa
 def test_hashes_can_be_restricted_but_sizes_cannot(tmp_path: Path) -> None:
     directory = make(tmp_path / "m")
     (directory / "weights.bin").write_bytes(b"x" * 1024)
-    verify_files(directory, error=ModelError, hint=HINT, names_to_hash=["empty.txt"])
+    verify_files(directory, hint=HINT, names_to_hash=["empty.txt"])
     with pytest.raises(ModelError, match="changed"):
-        verify_files(directory, error=ModelError, hint=HINT, names_to_hash=["weights.bin"])
+        verify_files(directory, hint=HINT, names_to_hash=["weights.bin"])
     with pytest.raises(ModelError, match=r"other\.bin is not listed"):
-        verify_files(directory, error=ModelError, hint=HINT, names_to_hash=["other.bin"])
+        verify_files(directory, hint=HINT, names_to_hash=["other.bin"])
     (directory / "weights.bin").write_bytes(b"x")
     with pytest.raises(ModelError, match="cut short"):
-        verify_files(directory, error=ModelError, hint=HINT, names_to_hash=[])
+        verify_files(directory, hint=HINT, names_to_hash=[])
 
 
 @pytest.mark.parametrize("content", ["", '{"format": 1, "fil', "[]", '{"format": 1}'])
@@ -86,5 +86,5 @@ def test_a_manifest_that_is_cut_short_or_lists_no_files_is_damaged(tmp_path: Pat
 def test_a_newer_format_asks_for_a_newer_nmt(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"format": 2, "files": {}}')
     with pytest.raises(ModelError, match="has format 2, but this nmt reads format 1") as caught:
-        read_manifest(tmp_path, error=ModelError, hint=HINT)
+        read_manifest(tmp_path, hint=HINT)
     assert "pip install -U nmt-cli" in caught.value.hint

@@ -106,7 +106,7 @@ def average_checkpoints(checkpoints: Sequence[Checkpoint]) -> dict[str, Tensor]:
     paths = [checkpoint.path for checkpoint in checkpoints]
     _check_no_duplicates(paths, [checkpoint.weights_sha256 for checkpoint in checkpoints], noun="checkpoint")
     for checkpoint in checkpoints:
-        verify_files(checkpoint.path, error=ModelError, hint=_LEAVE_OUT, names_to_hash=(WEIGHTS,))
+        verify_files(checkpoint.path, hint=_LEAVE_OUT, names_to_hash=(WEIGHTS,))
         loss = "" if checkpoint.loss is None else f"validation loss {checkpoint.loss:.4f}"
         bleu = "" if checkpoint.bleu is None else f"BLEU {checkpoint.bleu:.2f}"
         figures = "  ".join(filter(None, (loss, bleu)))
@@ -124,8 +124,8 @@ def write_average_of_models(paths: Sequence[Path], *, output: Path, overwrite: b
     check_replaceable(output, overwrite=overwrite)
     configs = [load_saved_config(path) for path in paths]
     for path in paths:
-        verify_files(path, error=ModelError, hint=DAMAGED_HINT, names_to_hash=(WEIGHTS, *_TOKENIZERS))
-    listed = [read_manifest(path, error=ModelError, hint=DAMAGED_HINT)["files"] for path in paths]
+        verify_files(path, hint=DAMAGED_HINT, names_to_hash=(WEIGHTS, *_TOKENIZERS))
+    listed = [read_manifest(path, hint=DAMAGED_HINT)["files"] for path in paths]
     _check_no_duplicates(paths, [entries[WEIGHTS]["sha256"] for entries in listed], noun="model")
     _check_same_tokenizers(paths, listed)
     _check_same_architecture(paths, configs)

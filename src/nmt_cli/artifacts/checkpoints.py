@@ -8,24 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
 from nmt_cli.artifacts.manifest import MANIFEST, WEIGHTS, read_manifest
 from nmt_cli.artifacts.model_directory import ValidationResult
 from nmt_cli.errors import ModelError
-from nmt_cli.recipe.mistakes import first_mistake
 
 Metric = Literal["loss", "bleu"]
 Measured = TypeVar("Measured", "Checkpoint", ValidationResult)
 _TELLING_BLEU = 1.0  # less is chance, or its tokenizer does not fit the text
-
-
-class _CheckpointFields(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    update: int
-    recipe_fingerprint: str
-    validation: dict[str, float | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +47,19 @@ def read_checkpoints(directory: Path) -> list[Checkpoint]:
 def read_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint that the manifest in `path` describes; no other file is read."""
     hint = f"take another one, and remove it if it is damaged: rm -r {shlex.quote(str(path))}"
-    manifest = read_manifest(path, error=ModelError, hint=hint)
+    manifest = read_manifest(path, hint=hint)
     weights = manifest["files"].get(WEIGHTS)
     if manifest.get("kind") != "checkpoint" or weights is None:
         raise ModelError(f"{path} is not a checkpoint of a run", where=str(path), hint=hint)
-    try:
-        fields = _CheckpointFields.model_validate(manifest)
-    except ValidationError as error:
-        message = f"{MANIFEST} is damaged: {first_mistake(error)}"
-        raise ModelError(message, where=str(path / MANIFEST), hint=hint) from None
-    loss, bleu = ((fields.validation or {}).get(metric) for metric in ("loss", "bleu"))
-    return Checkpoint(path, fields.update, fields.recipe_fingerprint, loss, bleu, weights_sha256=weights["sha256"])
+    validation = manifest.get("validation") or {}
+    return Checkpoint(
+        path,
+        update=manifest["update"],
+        recipe_fingerprint=manifest["recipe_fingerprint"],
+        loss=validation.get("loss"),
+        bleu=validation.get("bleu"),
+        weights_sha256=weights["sha256"],
+    )
 
 
 def deciding_metric(bleu: float | None, *, metric: Metric) -> Metric:

@@ -113,13 +113,12 @@ class History:
         self.seconds += _number(event, "seconds") or 0.0
         self.last_update = max(self.last_update, update)
         _drop(self.validations, after=update - 1)
-        signature = event.get("signature")
         measured = ValidationResult(
             update=update,
             loss=loss,
             perplexity=_number(event, "perplexity"),
             bleu=_number(event, "bleu"),
-            signature=signature if isinstance(signature, str) else None,
+            signature=event.get("signature"),
             by_direction={
                 name: DirectionResult(loss=value, bleu=_number(scores, "bleu"))
                 for name, scores in (event.get("by_direction") or {}).items()
@@ -187,9 +186,7 @@ def _drop(points: list[TrainingPoint] | list[ValidationPoint], *, after: int) ->
 
 def _number(event: Mapping[str, Any], key: str) -> float | None:
     value = event.get(key)
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    return None
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _samples(event: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -150,7 +150,7 @@ def _checkpoint_values(checkpoint: Checkpoint) -> dict[str, Any]:
 def _damage(path: Path) -> str | None:
     """The first file that is missing or has another size, in words. Hashes are not checked, as loading checks them."""
     try:
-        verify_files(path, error=ModelError, hint=DAMAGED_HINT, names_to_hash=())
+        verify_files(path, hint=DAMAGED_HINT, names_to_hash=())
     except ModelError as error:
         return error.message
     return None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli import files
-from nmt_cli.errors import ModelError, NmtError
+from nmt_cli.errors import ModelError
 
 MANIFEST = "manifest.json"
 CONFIG = "config.yaml"
@@ -37,17 +37,17 @@ def write_manifest(directory: Path, fields: Mapping[str, Any]) -> None:
     (directory / MANIFEST).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def read_manifest(directory: Path, *, error: type[NmtError], hint: str) -> dict[str, Any]:
+def read_manifest(directory: Path, *, hint: str) -> dict[str, Any]:
     """The whole content of manifest.json, `files` included; no other file is read.
 
-    Raises `error` if it is missing or damaged.
+    Raises ModelError with `hint` if it is missing or damaged.
     """
     where = str(directory / MANIFEST)
-    content = files.read_json(directory / MANIFEST, error=error, hint=hint)
+    content = files.read_json(directory / MANIFEST, error=ModelError, hint=hint)
     if not isinstance(content, dict) or not isinstance(content.get("files"), dict):
-        raise error(f"{MANIFEST} is damaged: it lists no files", where=where, hint=hint)
+        raise ModelError(f"{MANIFEST} is damaged: it lists no files", where=where, hint=hint)
     if content.get("format") != _FORMAT:
-        raise error(
+        raise ModelError(
             f"{MANIFEST} has format {content.get('format')!r}, but this nmt reads format {_FORMAT}",
             where=where,
             hint="install the version of nmt that wrote it, or a newer one: pip install -U nmt-cli",
@@ -55,40 +55,38 @@ def read_manifest(directory: Path, *, error: type[NmtError], hint: str) -> dict[
     return content
 
 
-def verify_files(
-    directory: Path, *, error: type[NmtError], hint: str, names_to_hash: Collection[str] | None = None
-) -> dict[str, Any]:
+def verify_files(directory: Path, *, hint: str, names_to_hash: Collection[str] | None = None) -> dict[str, Any]:
     """Check that the listed files are there, unchanged, and return the other fields of the manifest.
 
-    `names_to_hash` restricts the slow check of SHA-256 to these files; None checks all. Raises `error` with `hint` for
-    the first file that is missing, truncated or changed. Other files may come and go: nothing reads them.
+    `names_to_hash` restricts the slow check of SHA-256 to these files; None checks all. Raises ModelError with `hint`
+    for the first file that is missing, truncated or changed. Other files may come and go: nothing reads them.
     """
-    manifest = read_manifest(directory, error=error, hint=hint)
+    manifest = read_manifest(directory, hint=hint)
     listed = manifest["files"]
     for name, entry in listed.items():
-        _check_size(directory / name, entry["bytes"], error=error, hint=hint)
+        _check_size(directory / name, entry["bytes"], hint=hint)
     for name in listed if names_to_hash is None else sorted(names_to_hash):
         file = directory / name
         if name not in listed:
-            raise error(f"{name} is not listed in {MANIFEST}", where=str(directory / MANIFEST), hint=hint)
+            raise ModelError(f"{name} is not listed in {MANIFEST}", where=str(directory / MANIFEST), hint=hint)
         try:
             digest = files.sha256(file)
         except PermissionError:
-            raise files.unreadable_error(file, name=name, error=error) from None
+            raise files.unreadable_error(file, name=name, error=ModelError) from None
         if digest != listed[name]["sha256"]:
             changed = f"{name} was changed after it was written, or comes from another directory"
-            raise error(f"{changed}: its SHA-256 is not the one in {MANIFEST}", where=str(file), hint=hint)
+            raise ModelError(f"{changed}: its SHA-256 is not the one in {MANIFEST}", where=str(file), hint=hint)
     return {key: value for key, value in manifest.items() if key not in ("format", "files")}
 
 
-def _check_size(path: Path, expected: int, *, error: type[NmtError], hint: str) -> None:
+def _check_size(path: Path, expected: int, *, hint: str) -> None:
     if not path.is_file():
-        raise error(f"{path.name} is missing", where=str(path), hint=hint)
+        raise ModelError(f"{path.name} is missing", where=str(path), hint=hint)
     size = path.stat().st_size
     if size < expected:
-        raise error(f"{path.name} is cut short: {size:,} of {expected:,} bytes", where=str(path), hint=hint)
+        raise ModelError(f"{path.name} is cut short: {size:,} of {expected:,} bytes", where=str(path), hint=hint)
     if size > expected:
-        raise error(f"{path.name} was changed: {size:,} bytes instead of {expected:,}", where=str(path), hint=hint)
+        raise ModelError(f"{path.name} was changed: {size:,} bytes instead of {expected:,}", where=str(path), hint=hint)
 
 
 def model_digest(directory: Path) -> str:
@@ -96,7 +94,7 @@ def model_digest(directory: Path) -> str:
 
     ModelError if the manifest cannot be read.
     """
-    listed = read_manifest(directory, error=ModelError, hint=DAMAGED_HINT)["files"]
+    listed = read_manifest(directory, hint=DAMAGED_HINT)["files"]
     return hashlib.sha256(json.dumps(listed, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -169,7 +169,7 @@ def load_model(path: Path, *, device: torch.device, dtype: torch.dtype) -> Loade
     suffice.
     """
     check_is_model(path)
-    verify_files(path, error=ModelError, hint=DAMAGED_HINT, names_to_hash=_NEEDED_FILES)
+    verify_files(path, hint=DAMAGED_HINT, names_to_hash=_NEEDED_FILES)
     config = load_saved_config(path)
     vocabulary = config.vocabulary
     source = load_tokenizer(path / "source.spm", num_pieces=vocabulary.source)

@@ -247,5 +247,5 @@ def _model_written_at(run: Path) -> int:
 
 
 def _last_update(model: Path) -> int:
-    updates: list[int] = read_manifest(model, error=ModelError, hint=DAMAGED_HINT).get("updates", [])
+    updates: list[int] = read_manifest(model, hint=DAMAGED_HINT).get("updates", [])
     return max(updates, default=0)

@@ -82,7 +82,7 @@ def _is_cached(name: HubName) -> bool:
     if kind_of(name.folder) != "model":
         return False
     try:
-        verify_files(name.folder, error=ModelError, hint="", names_to_hash=())
+        verify_files(name.folder, hint="", names_to_hash=())
     except ModelError as error:
         logger.warning("%s in the cache is damaged, and is imported again: %s", name, error.message)
         return False

@@ -155,7 +155,7 @@ def _read_model(path: Path) -> _ModelFiles:
         digest = model_digest(directory)
         config = load_saved_config(directory)
         # Only the file that is read here; each worker verifies all files.
-        verify_files(directory, error=ModelError, hint=DAMAGED_HINT, names_to_hash=[_TOKENIZER])
+        verify_files(directory, hint=DAMAGED_HINT, names_to_hash=[_TOKENIZER])
         tokenizer = load_tokenizer(directory / _TOKENIZER, num_pieces=config.vocabulary.source)
         pairs = [(standard_code(pair.source), standard_code(pair.target)) for pair in config.languages.offered]
         return _ModelFiles(directory, digest, config, tokenizer, list(dict.fromkeys(pairs)))

@@ -226,7 +226,7 @@ class CheckpointFolder:
     def load(self, checkpoint: Checkpoint, weights: MasterWeights, optimizer: Optimizer) -> TrainingState:
         """Check every file's hash, load weights and moments, and return the state."""
         hint = _hint(checkpoint)
-        verify_files(checkpoint.path, error=ModelError, hint=hint)
+        verify_files(checkpoint.path, hint=hint)
         if checkpoint.recipe_fingerprint != self._fingerprint:
             raise ModelError("the checkpoint is of another training", where=str(checkpoint.path), hint=_OTHER_VERSION)
         state = self.read_state(checkpoint)

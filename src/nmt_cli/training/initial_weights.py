@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nmt_cli import files
 from nmt_cli.artifacts.directory_kinds import check_is_model, kind_of
 from nmt_cli.artifacts.manifest import DAMAGED_HINT, WEIGHTS, read_manifest, verify_files
 from nmt_cli.artifacts.model_directory import load_saved_config
@@ -35,14 +35,13 @@ def describe_initial_model(path: Path, recipe: Recipe, data: PreparedData | None
     vocabularies, RecipeError if the recipe has another architecture.
     """
     check_is_model(path)
-    config, manifest = load_saved_config(path), read_manifest(path, error=ModelError, hint=DAMAGED_HINT)
+    config = load_saved_config(path)
+    verify_files(path, hint=DAMAGED_HINT, names_to_hash=())
+    listed = read_manifest(path, hint=DAMAGED_HINT)["files"]
     if data is not None:
-        _check_vocabulary(path, data)
+        _check_vocabulary(path, listed, data)
     _check_architecture(path, config.recipe.model, recipe.model)
-    sha256 = manifest["files"].get(WEIGHTS, {}).get("sha256")
-    if sha256 is None:
-        raise ModelError(f"{WEIGHTS} is missing", where=str(path / WEIGHTS), hint=DAMAGED_HINT)
-    return InitialModel(path=str(path.resolve()), weights_sha256=sha256, updates=config.updates)
+    return InitialModel(path=str(path.resolve()), weights_sha256=listed[WEIGHTS]["sha256"], updates=config.updates)
 
 
 def with_initial_architecture(
@@ -81,8 +80,8 @@ def read_initial_weights(initial: InitialModel, model: Transformer) -> dict[str,
     """
     path = Path(initial.path)
     check_is_model(path)
-    verify_files(path, error=ModelError, hint=DAMAGED_HINT, names_to_hash=[WEIGHTS])
-    listed = read_manifest(path, error=ModelError, hint=DAMAGED_HINT)["files"]
+    verify_files(path, hint=DAMAGED_HINT, names_to_hash=[WEIGHTS])
+    listed = read_manifest(path, hint=DAMAGED_HINT)["files"]
     if listed[WEIGHTS]["sha256"] != initial.weights_sha256:
         raise ModelError(
             f"the model in {path} is not the one that this run was begun from",
@@ -135,13 +134,11 @@ def _is_one_vocabulary(data: PreparedData) -> bool:
     return source == target
 
 
-def _check_vocabulary(path: Path, data: PreparedData) -> None:
+def _check_vocabulary(path: Path, listed: Mapping[str, Any], data: PreparedData) -> None:
+    """Raise DataError unless the data has the model's tokenizers, by the files that the model's manifest lists."""
     tokenizers = data.manifest.tokenizers
     for side, tokenizer in (("source", tokenizers.source), ("target", tokenizers.target)):
-        file = path / f"{side}.spm"
-        if not file.is_file():
-            raise ModelError(f"{file.name} is missing", where=str(file), hint=DAMAGED_HINT)
-        if files.sha256(file) != tokenizer.fingerprint:
+        if listed[f"{side}.spm"]["sha256"] != tokenizer.fingerprint:
             raise DataError(
                 f"the data in {data.directory} was prepared with another {side} vocabulary than the model's",
                 where=str(data.directory),

@@ -30,7 +30,6 @@ from nmt_cli.decoding.search.hypotheses import (
 )
 from nmt_cli.decoding.search.repetition import NGRAM_WITHOUT_LOOPS
 from nmt_cli.devices import num_cpus
-from nmt_cli.errors import ModelError
 from nmt_cli.recipe.schema import DecodingConfig
 
 # CTranslate2 ends a search when PATIENCE * beam hypotheses have finished, even if a better one is still open. With 1
@@ -67,7 +66,7 @@ class CTranslate2Engine:
         self.min_wide_tokens = _MIN_WIDE_TOKENS if precision == "int8" else 0
         ctranslate2 = import_ctranslate2()
         check_is_model(path)
-        verify_files(path, error=ModelError, hint=DAMAGED_HINT, names_to_hash=(CONFIG, "source.spm", "target.spm"))
+        verify_files(path, hint=DAMAGED_HINT, names_to_hash=(CONFIG, "source.spm", "target.spm"))
         config = load_saved_config(path)
         self.directions = config.languages
         self.decoding = config.recipe.decoding
