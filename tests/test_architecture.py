@@ -57,6 +57,7 @@ NEIGHBOURS = {
     "cache": {"errors", "files"},
     "hub": {"cache", "console", "errors", "files"},  # downloads show their progress, and end in errors
     "devices": {"errors"},
+    "memory": {"devices"},  # both ask the kernel
     "processes": {"errors"},
     "languages": {"errors"},
     "testsets": {"errors", "files"},

@@ -7,6 +7,7 @@ import platform
 import re
 import shutil
 import sysconfig
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast, get_args
@@ -36,10 +37,11 @@ def num_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def kernel_text(path: str) -> str:
-    """The text of a file of the Linux kernel, such as /proc/cpuinfo; empty if there is no such file."""
-    file = Path(path)
-    return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+def kernel_text(path: str | Path) -> str:
+    """The text of a file of the Linux kernel, such as /proc/cpuinfo; empty if it cannot be read."""
+    with suppress(OSError):
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    return ""
 
 
 def cpu_name() -> str:

@@ -53,8 +53,7 @@ def package_error(package: str, error: ImportError, *, extra: str) -> UsageError
     if isinstance(error, ModuleNotFoundError) and error.name == package:
         hint = f'pip install "nmt-cli[{extra}]", or pip install {package}'
         return UsageError(f"the package {package} is not installed", where=package, hint=hint)
-    reason = str(error).partition("\n")[0]
-    message = f"the package {package} cannot be imported: {reason}"
+    message = f"the package {package} cannot be imported: {first_line(error)}"
     return UsageError(message, where=package, hint=f"pip install -U {package}")
 
 

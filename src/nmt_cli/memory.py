@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nmt_cli.devices import kernel_text
+
 if TYPE_CHECKING:
     import torch
 
@@ -97,7 +99,7 @@ def collect_garbage_rarely() -> None:
 
 def _free_of_machine(root: Path) -> int:
     """Memory that Linux reports as available without swapping; elsewhere the whole memory."""
-    for line in _lines(root / "proc/meminfo"):
+    for line in kernel_text(root / "proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -106,20 +108,12 @@ def _free_of_machine(root: Path) -> int:
 def _free_of_cgroups(root: Path) -> Iterator[int]:
     """The memory that each control group of this process leaves of its limit, without cached files."""
     base = root / "sys/fs/cgroup"
-    for line in _lines(root / "proc/self/cgroup"):
+    for line in kernel_text(root / "proc/self/cgroup").splitlines():
         hierarchy, _, path = line.split(":", 2)
         if hierarchy == "0":  # version 2
             group = base / path.strip("/")
             for folder in (group, *group.parents[: len(group.relative_to(base).parts)]):
-                limit, usage = ("".join(_lines(folder / name)) for name in ("memory.max", "memory.current"))
+                limit, usage = (kernel_text(folder / name).strip() for name in ("memory.max", "memory.current"))
                 if limit.isdecimal() and usage.isdecimal():
-                    statistics = dict(line.split(" ", 1) for line in _lines(folder / "memory.stat"))
+                    statistics = dict(line.split(" ", 1) for line in kernel_text(folder / "memory.stat").splitlines())
                     yield max(int(limit) - int(usage) + int(statistics.get("inactive_file", "0")), 0)
-
-
-def _lines(file: Path) -> list[str]:
-    """The lines of a file; none if it cannot be read."""
-    try:
-        return file.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []

@@ -306,9 +306,6 @@ class _Child:
                 process_group=0,
                 env={**os.environ, **environment, LIFELINE: f"{theirs} {int(ends_by)}"},
             )
-        except BaseException:
-            self._lifeline.close()
-            raise
         finally:
             os.close(theirs)
 

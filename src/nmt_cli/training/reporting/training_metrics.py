@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import nn
 
 from nmt_cli.console import duration_text
+from nmt_cli.devices import kernel_text
 from nmt_cli.model.layers import CrossAttention
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.training import TrainingConfig
@@ -155,11 +156,8 @@ def memory_gb(device: torch.device) -> float:
     """Peak gigabytes of this process on a GPU, current gigabytes on a CPU; NaN if the system does not report them."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / _GB
-    try:
-        fields_of_status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-        return int(fields_of_status["VmRSS"].split()[0]) * 1024 / _GB
-    except (OSError, KeyError):
-        return math.nan
+    resident = re.search(r"^VmRSS:\s*(\d+) kB", kernel_text("/proc/self/status"), flags=re.MULTILINE)
+    return math.nan if resident is None else int(resident[1]) * 1024 / _GB
 
 
 @dataclass(frozen=True, slots=True)
