@@ -85,7 +85,7 @@ def check_replaceable(path: Path, *, kind_name: str, is_same_kind: bool, overwri
 
     `kind_name` names the kind, and `is_same_kind` says that `path` is of it. UsageError if the path names no folder.
     """
-    check_names_folder(path, option="-o", example="models/mine")
+    check_names_folder(path, example="models/mine")
     check_no_mount_point(path)
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
@@ -97,11 +97,10 @@ def check_replaceable(path: Path, *, kind_name: str, is_same_kind: bool, overwri
         raise ModelError(f"{path} exists already: {kind_name}", where=str(path), hint=hint)
 
 
-def check_names_folder(path: Path, *, option: str, example: str) -> None:
-    """Raise UsageError unless the path that an option gives names a folder."""
+def check_names_folder(path: Path, *, example: str) -> None:
+    """Raise UsageError unless the path that -o gives names a folder."""
     if path.name in ("", ".."):
-        where = "--output" if option == "-o" else option
-        raise UsageError(f"{option} {path} names no folder", where=where, hint=f"for example {option} {example}")
+        raise UsageError(f"-o {path} names no folder", where="--output", hint=f"for example -o {example}")
 
 
 def check_no_mount_point(path: Path) -> None:

@@ -193,12 +193,12 @@ def test_an_output_folder_that_is_not_a_run(recipe_folder: Path, train: list[str
         outcome = nmt(*command, "thesis", *restart)
         assert outcome.code == 5
         assert outcome.stderr == [
-            "error: thesis exists and is not a run",
+            "error: thesis exists and is not a run, so it is not replaced",
             "at:    thesis",
             "fix:   choose another folder with -o",
         ]
     assert (recipe_folder / "thesis/chapter1.tex").read_text() == "years of work"
-    assert nmt(*command, "thesis/chapter1.tex").stderr[0] == "error: thesis/chapter1.tex is a file"
+    assert "thesis/chapter1.tex exists and is not a run" in nmt(*command, "thesis/chapter1.tex").stderr[0]
 
 
 def pretend_gpus(monkeypatch: pytest.MonkeyPatch, number: int) -> list[tuple[list[str], int]]:

@@ -18,7 +18,7 @@ from nmt_cli.errors import ModelError, RecipeError
 from nmt_cli.files import sha256
 from nmt_cli.recipe.schema import TrainedLines
 from nmt_cli.training import runs
-from nmt_cli.training.runs import check_run_path, open_or_begin, recipe_fingerprint
+from nmt_cli.training.runs import locked_run, open_or_begin, recipe_fingerprint
 from tests.artifacts.builders import save_tiny
 from tests.training.tiny import prepare_tiny, tiny_recipe, train
 
@@ -143,7 +143,7 @@ def test_a_folder_of_other_things_is_refused_even_with_restart(begin: Begin, tmp
         begin(restart=restart)
     error = caught.value
     assert error.exit_code == 5
-    assert error.message == f"{tmp_path / 'run'} exists and is not a run"
+    assert error.message == f"{tmp_path / 'run'} exists and is not a run, so it is not replaced"
     assert error.where == str(tmp_path / "run")
     assert error.hint == "choose another folder with -o"
     assert files_in(tmp_path / "run") == {"chapter1.tex": b"years of work"}
@@ -158,24 +158,13 @@ def test_an_empty_folder_becomes_a_run_and_restart_removes_all_that_is_in_it(beg
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-@pytest.mark.parametrize("name", [".", "..", "/"])
-def test_a_run_needs_a_folder_of_its_own(name: str) -> None:
-    with pytest.raises(ModelError) as caught:
-        check_run_path(Path(name))
-    assert caught.value.message == f"{name} is not a folder of its own"
-    assert caught.value.setting == "output"
-    assert caught.value.hint == "for example `output: runs/mine`"
-
-
-@pytest.mark.parametrize("name", ["notes", "notes/runs/mine"])
-def test_a_file_is_no_folder(tmp_path: Path, name: str) -> None:
-    (tmp_path / "notes").write_text("kept")
-    with pytest.raises(ModelError) as caught:
-        check_run_path(tmp_path / name)
-    assert caught.value.message == f"{tmp_path / 'notes'} is a file"
-    assert caught.value.where == str(tmp_path / name)
-    assert caught.value.hint == "choose another folder with -o"
-    check_run_path(tmp_path / "runs/mine")
+def test_a_file_is_no_folder(begin: Begin, tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("kept")
+    with pytest.raises(ModelError, match="exists and is not a run"):
+        begin(restart=True)
+    with pytest.raises(ModelError, match="a file stands where a folder must be"), locked_run(tmp_path / "run/mine"):
+        pass
+    assert (tmp_path / "run").read_text() == "kept"
 
 
 def test_a_run_that_saved_nothing_is_begun_anew_with_other_settings(begin: Begin, tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def prepare(
         settings=settings,
     )
     output = output or Path("data") / located.corpus.name
-    check_names_folder(output, option="-o", example="data/mine")
+    check_names_folder(output, example="data/mine")
     if overwrite or kind_of(output) != "data":
         check_no_mount_point(output)
     if dry_run:

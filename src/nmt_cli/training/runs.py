@@ -130,10 +130,7 @@ def open_or_begin(
             raise UsageError(message, setting="init_from", hint="give the new run another folder with -o")
         with files.disk_errors(directory, ModelError):
             files.remove_directory(directory.resolve())  # a link stays: `new_directory` follows it
-    if directory.exists() and any(directory.iterdir()):
-        raise ModelError(
-            f"{directory} exists and is not a run", where=str(directory), hint="choose another folder with -o"
-        )
+    files.check_replaceable(directory, kind_name="a run", is_same_kind=False, overwrite=False)
     with files.new_directory(directory, error=ModelError) as temporary:
         shutil.copyfile(data.source_tokenizer_file, temporary / "source.spm")
         shutil.copyfile(data.target_tokenizer_file, temporary / "target.spm")
@@ -155,17 +152,6 @@ def _continue_with(run: Run, recipe: Recipe, data: PreparedData, command: Sequen
     initial = run.record.init_from if init_from is None else None  # later starts may leave it out
     command = [*command, *([] if initial is None else ["--init-from", initial.path])]
     return _update_record(run, data=str(data.directory), command=command)
-
-
-def check_run_path(directory: Path) -> None:
-    """Raise ModelError if no run can be at `directory`: it has no name of its own, or a file is in the way."""
-    if directory.name in ("", ".."):
-        raise ModelError(
-            f"{directory} is not a folder of its own", setting="output", hint="for example `output: runs/mine`"
-        )
-    for path in (directory, *directory.parents):
-        if path.exists() and not path.is_dir():
-            raise ModelError(f"{path} is a file", where=str(directory), hint="choose another folder with -o")
 
 
 def write_record(run: Run, *, is_finished: bool) -> Run:

@@ -21,6 +21,7 @@ from nmt_cli.dataset.prepared_data import PreparedData, TokenizedSide
 from nmt_cli.dataset.sampled_pieces import SamplingCost, check_sampling, measure_sampling_cost
 from nmt_cli.devices import choose_device, choose_precision
 from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DeviceError, UsageError, first_line
+from nmt_cli.files import check_names_folder
 from nmt_cli.memory import is_out_of_memory
 from nmt_cli.recipe.key_paths import KeyPath
 from nmt_cli.recipe.loading import ResolvedRecipe
@@ -33,7 +34,7 @@ from nmt_cli.training.ranks.launcher import launch
 from nmt_cli.training.ranks.ranks import LAUNCHED, is_under_torchrun, join_ranks
 from nmt_cli.training.ranks.watchdog import watching
 from nmt_cli.training.reporting.training_metrics import estimate_time, matrix_rate
-from nmt_cli.training.runs import check_run_path, locked_run, open_or_begin
+from nmt_cli.training.runs import locked_run, open_or_begin
 from nmt_cli.training.stop_signal import StopSignal
 
 logger = logging.getLogger(__name__)
@@ -110,7 +111,7 @@ def train_run(
 
     if has_tensorboard:
         check_tensorboard()
-    check_run_path(directory)
+    check_names_folder(directory, example="runs/mine")
     check_sampling(data, recipe.tokenizer)
     check_alignments(data, recipe)
     check_temperature(data, recipe)
