@@ -205,18 +205,23 @@ def clear_partial_files(directory: Path) -> None:
         leftover.unlink()
 
 
-def read_json(path: Path, *, error: type[NmtError], hint: str) -> Any:
-    """The content of a JSON file.
-
-    Raises `error` with `hint` if the file is missing, unreadable, cut short or not JSON.
-    """
+def read_text(path: Path, *, error: type[NmtError], hint: str) -> str:
+    """The text of a file; raises `error` with `hint` if it is missing, unreadable or not UTF-8."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise error(f"{path.name} is missing", where=str(path), hint=hint) from None
     except OSError as cause:
         raise error(f"{path.name} cannot be read: {cause.strerror}", where=str(path), hint=hint) from None
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as cause:
+    except UnicodeDecodeError as cause:
+        raise error(f"{path.name} is damaged: {cause}", where=str(path), hint=hint) from None
+
+
+def read_json(path: Path, *, error: type[NmtError], hint: str) -> Any:
+    """The content of a JSON file; raises `error` as `read_text` does, and if it is not JSON."""
+    try:
+        return json.loads(read_text(path, error=error, hint=hint))
+    except json.JSONDecodeError as cause:
         raise error(f"{path.name} is damaged: {cause}", where=str(path), hint=hint) from None
 
 

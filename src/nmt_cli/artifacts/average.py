@@ -27,7 +27,7 @@ from nmt_cli.artifacts.model_directory import (
     save_model,
 )
 from nmt_cli.artifacts.run import CHECKPOINTS, Run, command_to_continue
-from nmt_cli.artifacts.weights import check_finite, check_names_and_shapes, read_tensors, shapes_of
+from nmt_cli.artifacts.weights import check_finite, check_names_and_shapes, read_tensors
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.recipe.directions import Direction, Directions
 from nmt_cli.recipe.schema import TrainedLines
@@ -184,7 +184,7 @@ def _mean_of_weights(directories: Sequence[Path], *, hint: str) -> dict[str, Ten
     weights = {str(path / WEIGHTS): read_tensors(path / WEIGHTS, hint=hint) for path in directories}
     first = next(iter(weights.values()))
     for where, tensors in weights.items():
-        check_names_and_shapes(shapes_of(tensors), expected=shapes_of(first), where=where, hint=hint)
+        check_names_and_shapes(tensors, expected=first, where=where, hint=hint)
     return {name: _mean_of_tensor(name, weights, hint=hint) for name in first}
 
 

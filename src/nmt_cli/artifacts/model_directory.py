@@ -132,17 +132,13 @@ def load_saved_config(path: Path) -> SavedModelConfig:
     Raises ModelError with file and line if it cannot be read.
     """
     file = path / CONFIG
-    values: dict[str, Any] = {}
+    text, values = files.read_text(file, error=ModelError, hint=DAMAGED_HINT), dict[str, Any]()
     try:
-        document = parse_document(file.read_text(encoding="utf-8"), source=str(file))
+        document = parse_document(text, source=str(file))
         values = document.values
         values.pop("longest_source", None)  # of earlier models; it says less than `trained_lines`
         drop_removed_keys(values.get("recipe"))
         return validate(document, SavedModelConfig, source=str(file), fix=DAMAGED_HINT)
-    except FileNotFoundError:
-        raise ModelError(f"{CONFIG} is missing", where=str(file), hint=DAMAGED_HINT) from None
-    except UnicodeDecodeError as error:
-        raise ModelError(f"{CONFIG} is damaged: {error}", where=str(file), hint=DAMAGED_HINT) from None
     except RecipeError as error:
         version = values.get("nmt_version", __version__)
         if version != __version__:
@@ -218,12 +214,12 @@ def save_model(
     Raises ModelError if the weights do not fit the recipe, if the disk is full, or if `path` exists. `overwrite`
     lets it replace another model directory, and nothing else.
     """
-    from nmt_cli.artifacts.weights import check_names_and_shapes, shapes_of, weights_of, write_tensors
+    from nmt_cli.artifacts.weights import check_names_and_shapes, weights_of, write_tensors
 
     check_replaceable(path, overwrite=overwrite)
     check_names_and_shapes(
-        shapes_of(weights),
-        expected=shapes_of(weights_of(new_model(config))),
+        weights,
+        expected=weights_of(new_model(config)),
         where=str(path),
         hint="save the weights of the model that this recipe and these vocabularies make",
     )

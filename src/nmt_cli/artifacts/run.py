@@ -194,12 +194,9 @@ def open_run(directory: Path) -> Run:
         message = f"{RUN_FILE} is damaged: {first_mistake(error)}"
         raise ModelError(message, where=str(directory / RUN_FILE), hint=_DAMAGED_RUN_HINT) from None
     recipe_file = directory / "recipe.yaml"
+    text = files.read_text(recipe_file, error=ModelError, hint=_DAMAGED_RUN_HINT)
     try:
-        recipe = parse_recipe(recipe_file.read_text(encoding="utf-8"), source=str(recipe_file))
-    except FileNotFoundError:
-        raise ModelError("recipe.yaml is missing", where=str(recipe_file), hint=_DAMAGED_RUN_HINT) from None
-    except UnicodeDecodeError:
-        raise ModelError("recipe.yaml is not UTF-8", where=str(recipe_file), hint=_DAMAGED_RUN_HINT) from None
+        recipe = parse_recipe(text, source=str(recipe_file))
     except NmtError as error:
         raise ModelError(f"recipe.yaml: {error.message}", where=error.where, hint=_DAMAGED_RUN_HINT) from None
     return Run(directory, recipe, record)

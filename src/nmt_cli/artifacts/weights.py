@@ -37,7 +37,7 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, where: str,
     file of the weights.
     """
     parameters = dict(model.named_parameters())
-    check_names_and_shapes(shapes_of(weights), expected=shapes_of(parameters), where=where, hint=hint)
+    check_names_and_shapes(weights, expected=parameters, where=where, hint=hint)
     new = {}
     for name, old in parameters.items():
         check_finite(name, weights[name], where=where, hint=hint)
@@ -52,22 +52,17 @@ def check_finite(name: str, tensor: Tensor, *, where: str, hint: str) -> None:
         raise ModelError(f"the tensor {name} has values that are not finite", where=where, hint=hint)
 
 
-def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    """The shape of each tensor."""
-    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-
-
 def check_names_and_shapes(
-    shapes: Mapping[str, tuple[int, ...]], *, expected: Mapping[str, tuple[int, ...]], where: str, hint: str
+    tensors: Mapping[str, Tensor], *, expected: Mapping[str, Tensor], where: str, hint: str
 ) -> None:
     """Raise ModelError for the first tensor that is missing, unexpected or of another shape."""
-    for name, shape in expected.items():
-        if name not in shapes:
+    for name, other in expected.items():
+        if name not in tensors:
             raise ModelError(f"the tensor {name} is missing", where=where, hint=hint)
-        if shapes[name] != shape:
-            message = f"the tensor {name} has shape {list(shapes[name])}, but should have {list(shape)}"
+        if tensors[name].shape != other.shape:
+            message = f"the tensor {name} has shape {list(tensors[name].shape)}, but should have {list(other.shape)}"
             raise ModelError(message, where=where, hint=hint)
-    if unexpected := [name for name in shapes if name not in expected]:
+    if unexpected := [name for name in tensors if name not in expected]:
         raise ModelError(f"the tensor {unexpected[0]} has no place in this model", where=where, hint=hint)
 
 

@@ -18,7 +18,6 @@ from nmt_cli.artifacts.weights import (
     check_finite,
     check_names_and_shapes,
     load_weights,
-    shapes_of,
     uninitialized_model,
     weights_of,
 )
@@ -60,8 +59,7 @@ def model_from_marian(
     if TensorName.SHARED in theirs and not architecture.ties.source:
         theirs[TensorName.SOURCE] = theirs[TensorName.TARGET] = theirs.pop(TensorName.SHARED)
     original = uninitialized_model(architecture, source_vocab=settings.vocab_size, target_vocab=settings.target_rows)
-    expected = shapes_of(_by_marian_names(original))
-    check_names_and_shapes(shapes_of(theirs), expected=expected, where=where, hint=hint)
+    check_names_and_shapes(theirs, expected=_by_marian_names(original), where=where, hint=hint)
     if architecture.positions == "sinusoidal":
         theirs = _reorder_d_model(theirs, marian_order(architecture.d_model).argsort())
     # Zeros stay in what Marian lacks. All else is written through views of our weights under Marian's names.

@@ -15,7 +15,7 @@ from nmt_cli.artifacts.directory_kinds import check_is_model, kind_of
 from nmt_cli.artifacts.manifest import DAMAGED_HINT, WEIGHTS, read_manifest, verify_files
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import InitialModel, open_run
-from nmt_cli.artifacts.weights import check_finite, check_names_and_shapes, read_tensors, shapes_of, weights_of
+from nmt_cli.artifacts.weights import check_finite, check_names_and_shapes, read_tensors, weights_of
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import DataError, DeviceError, ModelError, RecipeError
 from nmt_cli.memory import free_cpu_bytes
@@ -89,11 +89,10 @@ def read_initial_weights(initial: InitialModel, model: Transformer) -> dict[str,
             hint="begin anew with --restart (removes the run), or give the run another folder with -o",
         )
     tensors = read_tensors(path / WEIGHTS, hint=DAMAGED_HINT)
-    check_names_and_shapes(
-        shapes_of(tensors), expected=shapes_of(weights_of(model)), where=str(path / WEIGHTS), hint=DAMAGED_HINT
-    )
+    where = str(path / WEIGHTS)
+    check_names_and_shapes(tensors, expected=weights_of(model), where=where, hint=DAMAGED_HINT)
     for name, tensor in tensors.items():
-        check_finite(name, tensor, where=str(path / WEIGHTS), hint="begin with another model")
+        check_finite(name, tensor, where=where, hint="begin with another model")
     return tensors
 
 
