@@ -5,7 +5,6 @@ Shapes: N, M packed query and key tokens, B sentences, T, S the longest, H heads
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from functools import cache
 from subprocess import SubprocessError
 from typing import Literal
@@ -25,6 +24,8 @@ from nmt_cli.model.packing import Layout, Packed, Projections, Spans, from_recta
 Kernel = Literal["triton", "varlen", "sdpa", "products"]
 
 _TRITON_WIDTHS = range(8, 129, 8)
+# Without cuDNN's, which plans a kernel for each shape: shapes change from batch to batch.
+_SDPA_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 def attend(
@@ -65,7 +66,7 @@ def attend(
         to_rectangle(x, layout).transpose(1, 2) for x, layout in ((q, queries), (k, keys), (v, keys))
     )
     mask = _mask(queries, keys, is_causal=is_causal, window=window)
-    with without_cudnn():
+    with sdpa_kernel(_SDPA_BACKENDS):
         out_BHTV = F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSV, attn_mask=mask, dropout_p=probability)
     return from_rectangle(out_BHTV.transpose(1, 2), queries)
 
@@ -136,11 +137,6 @@ def _mask(queries: Packed, keys: Packed, *, is_causal: bool, window: int | None)
     near_TS = (positions[:, None] - positions).abs() <= window // 2
     near_or_padded_BTS = near_TS | ~queries.keep_mask[:, :, None]
     return (near_or_padded_BTS & keys.keep_mask[:, None, :])[:, None]
-
-
-def without_cudnn() -> AbstractContextManager[None]:
-    """A context without cuDNN's attention, which plans a kernel for each shape; shapes change from batch to batch."""
-    return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
 
 
 def _attend_spans(
