@@ -42,6 +42,7 @@ from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.stop_signal import StopAsked
 from nmt_cli.training.update import Updater
 
+S = TypeVar("S")
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
@@ -147,16 +148,10 @@ class Validator:
 
     def _measure_losses(self, beat: Callable[[], None], *, max_sentences: int | None) -> list[tuple[float, float]]:
         """The smoothed loss and the NLL per target token of each direction."""
-        smoothing = self._recipe.training.label_smoothing
-
-        def losses_of(batches: Sequence[Array]) -> list[tuple[float, float]]:
-            def share(numbers: range) -> list[tuple[float, float]]:
-                own, model = [batches[number] for number in numbers], self._updater.model
-                return _losses(model, self._pairs, own, smoothing=smoothing, device=self._device, beat=beat)
-
-            return self._shared(share, count=len(batches))
-
+        smoothing, model = self._recipe.training.label_smoothing, self._updater.model
+        losses = partial(_losses, model, self._pairs, smoothing=smoothing, device=self._device, beat=beat)
         usable = [text.usable[:max_sentences] for text in self._held_out]
+        losses_of = partial(self._shared, losses)
         return _losses_per_token(usable, self._pairs, max_tokens=self._order.max_tokens, losses_of=losses_of)
 
     def _measure_bleu(self, beat: Callable[[], None], *, limit: int | None) -> tuple[list[ScoreReport], list[Sample]]:
@@ -185,10 +180,10 @@ class Validator:
         batches = plan_batches([len(source.ids) for source in sources], max_tokens=config.batch_tokens // config.beam)
         device_batches, search = Batches(self._device), partial(self._searcher.search, config=config, nbest=1)
 
-        def share(numbers: range) -> list[list[list[int]]]:
+        def translate(batches: Sequence[list[int]]) -> list[list[list[int]]]:
             found = []
-            for number in numbers:
-                batch = [sources[index] for index in batches[number]]
+            for indices in batches:
+                batch = [sources[index] for index in indices]
                 lengths = [source.length for source in batch]
                 hypotheses = device_batches.map(search, batch, lengths, config=config, empty=[EMPTY_HYPOTHESIS])
                 found.append([best.ids for (best,) in hypotheses])
@@ -196,7 +191,7 @@ class Validator:
             return found
 
         translations: list[list[int]] = [[] for _ in sources]
-        for batch, found in zip(batches, self._shared(share, count=len(batches)), strict=True):
+        for batch, found in zip(batches, self._shared(translate, batches), strict=True):
             for index, ids in zip(batch, found, strict=True):
                 translations[index] = ids
         if self._device.type == "cuda":
@@ -207,17 +202,17 @@ class Validator:
                 torch.cuda.empty_cache()
         return translations
 
-    def _shared(self, share: Callable[[range], list[T]], *, count: int) -> list[T]:
-        """The results for the numbers from 0 to `count`: each rank computes its share, and all ranks get the whole."""
+    def _shared(self, work: Callable[[Sequence[S]], list[T]], items: Sequence[S]) -> list[T]:
+        """The results of the work on each item: each rank does its share, and all ranks get the whole."""
         size = self._ranks.size
         try:
-            own: list[T] | None = share(range(self._ranks.rank, count, size))
+            own: list[T] | None = work(items[self._ranks.rank :: size])
         except StopAsked:
             own = None
         parts = [part for part in self._ranks.gather(own) if part is not None]
         if len(parts) < size:
             raise StopAsked
-        return [parts[number % size][number // size] for number in range(count)]
+        return [parts[number % size][number // size] for number in range(len(items))]
 
 
 def measure_average(run: Run, weights: Mapping[str, Tensor], *, single: Path) -> AverageLosses:
