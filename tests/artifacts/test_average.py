@@ -246,11 +246,11 @@ def test_the_tokenizers_of_the_run_are_checked_first(tmp_path: Path) -> None:
     write_run(tmp_path / "x", updates=1)
     run = open_run(tmp_path / "x")
     chosen = choose_checkpoints(run, by="last", number=1)
-    run.target_spm.write_bytes(b"x")
+    (run.directory / "target.spm").write_bytes(b"x")
     with pytest.raises(ModelError, match=r"target\.spm is not the tokenizer that this run was trained with") as caught:
         write_average_of_checkpoints(run, chosen, output=tmp_path / "m", overwrite=False, command=["nmt"], measure=None)
     assert caught.value.hint == "copy the right one from data/mini"
-    run.source_spm.unlink()
+    (run.directory / "source.spm").unlink()
     with pytest.raises(ModelError, match=r"source\.spm is missing"):
         write_average_of_checkpoints(run, chosen, output=tmp_path / "m", overwrite=False, command=["nmt"], measure=None)
 

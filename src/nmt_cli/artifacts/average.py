@@ -73,7 +73,7 @@ def write_average_of_checkpoints(
     """
     may_replace = overwrite or output.resolve() == (run.directory / "averaged").resolve()
     check_replaceable(output, overwrite=may_replace)
-    run.check_tokenizers()
+    source_spm, target_spm = run.read_tokenizer("source"), run.read_tokenizer("target")
     weights = average_checkpoints(checkpoints)
     losses = None if measure is None else measure(weights)
     config = run.saved_config_of([checkpoint.update for checkpoint in checkpoints]).model_copy(
@@ -87,8 +87,8 @@ def write_average_of_checkpoints(
         output,
         config=config,
         weights=weights,
-        source_spm=run.source_spm.read_bytes(),
-        target_spm=run.target_spm.read_bytes(),
+        source_spm=source_spm,
+        target_spm=target_spm,
         card=card,
         overwrite=may_replace,
         unlisted=_files_of_user(output) if output.parent.resolve() == run.directory.resolve() else None,

@@ -92,16 +92,6 @@ class Run:
     record: RunRecord
 
     @property
-    def source_spm(self) -> Path:
-        """The tokenizer of the source."""
-        return self.directory / "source.spm"
-
-    @property
-    def target_spm(self) -> Path:
-        """The tokenizer of the target."""
-        return self.directory / "target.spm"
-
-    @property
     def metrics_file(self) -> Path:
         """The events of all trainings of the run."""
         return self.directory / "metrics.jsonl"
@@ -112,14 +102,15 @@ class Run:
         training, begins_with_model = self.recipe.training, self.record.init_from is not None
         return max(training.keep_best, int(begins_with_model or training.patience is not None))
 
-    def check_tokenizers(self) -> None:
-        """Raise ModelError unless source.spm and target.spm are the files that the run started with."""
-        for side, file in (("source", self.source_spm), ("target", self.target_spm)):
-            if not file.is_file():
-                raise ModelError(f"{file.name} is missing", where=str(file), hint=f"copy it from {self.record.data}")
-            if files.sha256(file) != self.record.tokenizers[side]:
-                message = f"{file.name} is not the tokenizer that this run was trained with"
-                raise ModelError(message, where=str(file), hint=f"copy the right one from {self.record.data}")
+    def read_tokenizer(self, side: Literal["source", "target"]) -> bytes:
+        """The content of source.spm or target.spm; ModelError unless it is the file that the run started with."""
+        file = self.directory / f"{side}.spm"
+        if not file.is_file():
+            raise ModelError(f"{file.name} is missing", where=str(file), hint=f"copy it from {self.record.data}")
+        if files.sha256(file) != self.record.tokenizers[side]:
+            message = f"{file.name} is not the tokenizer that this run was trained with"
+            raise ModelError(message, where=str(file), hint=f"copy the right one from {self.record.data}")
+        return file.read_bytes()
 
     def saved_config_of(self, updates: list[int]) -> SavedModelConfig:
         """The config.yaml of a model made of the checkpoints at `updates`, with their validation results."""
