@@ -9,7 +9,7 @@ import os
 import platform
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -66,7 +66,7 @@ class Reporter:
             if self._tensorboard_folder is not None:
                 from torch.utils.tensorboard import SummaryWriter
 
-                with self._tensorboard_may_fail():
+                with files.disk_errors(self._tensorboard_folder, ModelError):
                     self._tensorboard = SummaryWriter(str(self._tensorboard_folder))
         return self
 
@@ -74,7 +74,7 @@ class Reporter:
         if self._stream is not None:
             self._stream.close()
         if self._tensorboard is not None:
-            with self._tensorboard_may_fail():
+            with suppress(OSError):  # which the last event has raised
                 self._tensorboard.close()
 
     @contextmanager
@@ -154,21 +154,11 @@ class Reporter:
         with files.disk_errors(self._file, ModelError):
             while line:
                 line = line[self._stream.write(line) :]
-        if self._tensorboard is not None:
-            with self._tensorboard_may_fail():
+            if self._tensorboard is not None:
                 for name, value in finite.items():
                     if type(value) in (int, float) and name != "update":
                         self._tensorboard.add_scalar(f"{event}/{name}", value, finite["update"])
                 self._tensorboard.flush()
-
-    @contextmanager
-    def _tensorboard_may_fail(self) -> Iterator[None]:
-        """Warn on a full disk, and write no more for TensorBoard: a training does not end for it."""
-        try:
-            yield
-        except OSError as error:
-            logger.warning("TensorBoard gets no more events: %s (%s)", error.strerror, self._tensorboard_folder)
-            self._tensorboard = None
 
     def print_line(self, text: str) -> None:
         """Log a line; a live view stays below it."""
