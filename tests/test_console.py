@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from nmt_cli import console
-from nmt_cli.console import ProgressLines, log_to_console, show_progress, size_text
+from nmt_cli.console import ProgressLines, log_to_console, show_progress
 from nmt_cli.errors import ModelError
 
 
@@ -36,12 +36,6 @@ def test_each_stage_is_timed_by_itself_and_a_total_need_not_be_known(caplog: pyt
     for stage, done in (("cleaning", 0), ("encoding", 0), ("encoding", 80)):
         lines(stage, done, None)
     assert caplog.messages == ["encoding: 80, 2 per second"]
-
-
-def test_a_size_has_no_four_digits_before_its_point() -> None:
-    sizes = [999, 1000, 960_000, 999_940, 999_960, 999_999_999, 12e12]
-    expected = ["999 bytes", "1.0 kB", "960.0 kB", "999.9 kB", "1.0 MB", "1.0 GB", "12,000.0 GB"]
-    assert [size_text(size) for size in sizes] == expected
 
 
 def test_log_lines_go_above_a_live_view_and_afterwards_where_they_went_before() -> None:

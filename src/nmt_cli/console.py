@@ -156,10 +156,9 @@ def without_controls(text: str) -> str:
 
 def size_text(num_bytes: float) -> str:
     """A number of bytes as a person reads it: `7.5 GB`, `818.5 MB`, `70.6 kB`, `999 bytes`."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if num_bytes >= 0.99995 * factor:  # 0.99996 MB would be 1,000.0 kB
-            return f"{num_bytes / factor:,.1f} {unit}"
-    return f"{num_bytes:.0f} bytes"
+    from rich.filesize import decimal
+
+    return decimal(round(num_bytes))
 
 
 def time_text(iso: str) -> str:

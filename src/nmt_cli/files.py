@@ -24,7 +24,6 @@ from filelock import FileLock, Timeout
 
 from nmt_cli.errors import DataError, ModelError, NmtError, UsageError
 
-_BLOCK = 1 << 20
 _PARTIAL, _RETIRED, _REMOVED = ".partial", ".retired", ".removed"
 _OTHER_FOLDER_HINT = "choose another folder with -o"
 _BUSY_HINT = f"wait until it ends, or {_OTHER_FOLDER_HINT}"
@@ -251,11 +250,8 @@ def bytes_in(path: Path) -> int:
 
 def sha256(path: Path) -> str:
     """The SHA-256 of a file's bytes, in hexadecimal."""
-    digest = hashlib.sha256()
     with path.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextmanager
