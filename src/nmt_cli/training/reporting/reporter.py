@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import platform
 import time
@@ -149,7 +148,8 @@ class Reporter:
         """Append a line to metrics.jsonl; values that are not finite become null. ModelError on a full disk."""
         if self._stream is None or self._file is None:
             return
-        finite = _finite(values)
+        # NaN and the infinities are what Python's JSON calls constants.
+        finite = json.loads(json.dumps(values), parse_constant=lambda constant: None)
         line = json.dumps({"event": event, **finite}).encode() + b"\n"
         with files.disk_errors(self._file, ModelError):
             while line:
@@ -183,19 +183,6 @@ class Reporter:
             return ""
         seconds = (self._clock() - self._started) / done * (self._updates - update)
         return f"{console.duration_text(seconds)} left"
-
-
-def _finite(value: Any) -> Any:
-    """The value of an event for JSON: a number that is not finite, in a mapping or a list too, is None."""
-    match value:
-        case float():
-            return value if math.isfinite(value) else None
-        case dict():
-            return {name: _finite(inner) for name, inner in value.items()}
-        case list() | tuple():
-            return [_finite(inner) for inner in value]
-        case _:
-            return value
 
 
 def _directions_text(measured: Validation) -> str:
