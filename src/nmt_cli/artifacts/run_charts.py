@@ -84,9 +84,7 @@ def _curve(points: Sequence[Point], value_of: Callable[[Point], float | None]) -
 
 def axes_of(reported: Sequence[ReportedRun]) -> dict[str, Axis]:
     """The axes that the runs recorded, by name."""
-    ends = [point.at for shown in reported for point in shown.history.training[-1:]]
-    ends += [point.at for shown in reported for point in shown.history.validations[-1:]]
-    longest = max((at.seconds for at in ends), default=0.0)
+    longest = max(shown.history.seconds for shown in reported)
     unit, size = next((unit, size) for unit, size, fewest in _TIME_UNITS if longest >= fewest * size)
     axes = {"updates": _UPDATES}
     if longest:
