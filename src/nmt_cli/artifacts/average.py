@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nmt_cli import __version__, files
 from nmt_cli.artifacts.checkpoints import Checkpoint, best_first
-from nmt_cli.artifacts.manifest import DAMAGED_HINT, LICENCE_FILES, MANIFEST, WEIGHTS, read_manifest, verify_files
+from nmt_cli.artifacts.manifest import DAMAGED_HINT, LICENCE_FILES, MANIFEST, WEIGHTS, verify_files
 from nmt_cli.artifacts.model_card import front_matter, render_card, with_front_matter
 from nmt_cli.artifacts.model_directory import (
     AverageLosses,
@@ -123,9 +123,8 @@ def write_average_of_models(paths: Sequence[Path], *, output: Path, overwrite: b
     """
     check_replaceable(output, overwrite=overwrite)
     configs = [load_saved_config(path) for path in paths]
-    for path in paths:
-        verify_files(path, hint=DAMAGED_HINT, names_to_hash=(WEIGHTS, *_TOKENIZERS))
-    listed = [read_manifest(path, hint=DAMAGED_HINT)["files"] for path in paths]
+    used = (WEIGHTS, *_TOKENIZERS)
+    listed = [verify_files(path, hint=DAMAGED_HINT, names_to_hash=used)["files"] for path in paths]
     _check_no_duplicates(paths, [entries[WEIGHTS]["sha256"] for entries in listed], noun="model")
     _check_same_tokenizers(paths, listed)
     _check_same_architecture(paths, configs)

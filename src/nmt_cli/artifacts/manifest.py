@@ -56,7 +56,7 @@ def read_manifest(directory: Path, *, hint: str) -> dict[str, Any]:
 
 
 def verify_files(directory: Path, *, hint: str, names_to_hash: Collection[str] | None = None) -> dict[str, Any]:
-    """Check that the listed files are there, unchanged, and return the other fields of the manifest.
+    """Check that the listed files are there, unchanged, and return the manifest.
 
     `names_to_hash` restricts the slow check of SHA-256 to these files; None checks all. Raises ModelError with `hint`
     for the first file that is missing, truncated or changed. Other files may come and go: nothing reads them.
@@ -76,7 +76,7 @@ def verify_files(directory: Path, *, hint: str, names_to_hash: Collection[str] |
         if digest != listed[name]["sha256"]:
             changed = f"{name} was changed after it was written, or comes from another directory"
             raise ModelError(f"{changed}: its SHA-256 is not the one in {MANIFEST}", where=str(file), hint=hint)
-    return {key: value for key, value in manifest.items() if key not in ("format", "files")}
+    return manifest
 
 
 def _check_size(path: Path, expected: int, *, hint: str) -> None:

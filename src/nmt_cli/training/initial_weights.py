@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nmt_cli.artifacts.directory_kinds import check_is_model, kind_of
-from nmt_cli.artifacts.manifest import DAMAGED_HINT, WEIGHTS, read_manifest, verify_files
+from nmt_cli.artifacts.manifest import DAMAGED_HINT, WEIGHTS, verify_files
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import InitialModel, open_run
 from nmt_cli.artifacts.weights import check_finite, check_names_and_shapes, read_tensors, weights_of
@@ -36,8 +36,7 @@ def describe_initial_model(path: Path, recipe: Recipe, data: PreparedData | None
     """
     check_is_model(path)
     config = load_saved_config(path)
-    verify_files(path, hint=DAMAGED_HINT, names_to_hash=())
-    listed = read_manifest(path, hint=DAMAGED_HINT)["files"]
+    listed = verify_files(path, hint=DAMAGED_HINT, names_to_hash=())["files"]
     if data is not None:
         _check_vocabulary(path, listed, data)
     _check_architecture(path, config.recipe.model, recipe.model)
@@ -80,8 +79,7 @@ def read_initial_weights(initial: InitialModel, model: Transformer) -> dict[str,
     """
     path = Path(initial.path)
     check_is_model(path)
-    verify_files(path, hint=DAMAGED_HINT, names_to_hash=[WEIGHTS])
-    listed = read_manifest(path, hint=DAMAGED_HINT)["files"]
+    listed = verify_files(path, hint=DAMAGED_HINT, names_to_hash=[WEIGHTS])["files"]
     if listed[WEIGHTS]["sha256"] != initial.weights_sha256:
         raise ModelError(
             f"the model in {path} is not the one that this run was begun from",
