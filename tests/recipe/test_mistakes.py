@@ -9,6 +9,7 @@ from pydantic import Field
 
 from nmt_cli.artifacts.model_directory import SavedModelConfig
 from nmt_cli.errors import RecipeError
+from nmt_cli.recipe.directions import Directions
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.recipe.mistakes import validate
 from nmt_cli.recipe.schema import Recipe
@@ -189,6 +190,11 @@ def test_a_mistake_of_several_settings_is_told_of_the_set_that_gives_one_of_them
     with pytest.raises(RecipeError) as caught:
         load_recipe("base", overrides=[*overrides, *others])
     assert caught.value.where == f"--set {overrides[where]}"
+
+
+def test_directions_without_their_symbols_are_told() -> None:
+    with pytest.raises(RecipeError, match="directions without pairs need target_symbols"):
+        validate(parse_document("pairs: []", source="config.yaml"), Directions, source="config.yaml", fix=FIX)
 
 
 def test_a_key_is_named_as_the_file_has_it() -> None:

@@ -13,7 +13,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from nmt_cli.errors import UsageError
 from nmt_cli.languages import match_code, nearest_code, short_code
 from nmt_cli.recipe.schema import LanguagePair
-from nmt_cli.recipe.section import Name, Section
+from nmt_cli.recipe.section import Name, Section, SettingError
 
 _MOST_SHOWN = 12  # languages in a message
 
@@ -62,9 +62,8 @@ class Directions(Section):
     @model_validator(mode="after")
     def _several_have_symbols(self) -> Self:
         if not self.target_symbols and len(self.pairs) != 1:
-            raise ValueError(
-                f"{'several directions' if self.pairs else 'directions without `pairs`'} need target_symbols"
-            )
+            problem = f"{'several directions' if self.pairs else 'directions without `pairs`'} need target_symbols"
+            raise SettingError(problem, "write target_symbols with a piece for each target language")
         return self
 
     def __str__(self) -> str:
