@@ -194,7 +194,7 @@ def test_a_killed_preparation_continues_to_the_same_bytes(
     lines = [line for line in again.stderr.splitlines() if line.endswith(", kept")]
     if stage == "cleaning" and workers > 1:  # others may have finished after the one that was reported
         assert len(lines) == 1
-        assert lines[0].endswith(kept.partition("pieces")[2])
+        assert lines[0].endswith(kept.partition("chunks")[2])
         assert int(lines[0].split()[1]) >= int(kept.split()[1])
     else:
         assert lines[-1] == kept

@@ -235,12 +235,6 @@ def test_an_unwritable_place_is_an_error(tmp_path: Path) -> None:
     assert error.hint == "choose another folder with -o"
 
 
-def test_a_folder_that_the_system_does_not_make_is_answered_with_its_reason() -> None:
-    error = refusal(lambda: open_work_folder(Path("/proc/x/data")).__enter__())
-    assert error.message == "cannot make /proc/x/data.partial: No such file or directory"
-    assert error.hint == "choose another folder with -o"
-
-
 def test_finished_data_leaves_the_work_of_others_alone(tmp_path: Path) -> None:
     located, output = small_corpus(tmp_path), tmp_path / "data"
     run(located, output)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -95,7 +94,6 @@ def test_without_validation_text_a_tenth_is_set_aside(tmp_path: Path, caplog: py
     assert "set aside: 45 clean pairs as validation text" in caplog.messages
     assert located.corpus.size_of("valid", clean_pairs=1_000_000) == 2_000
     assert run(located, tmp_path / "data").was_finished
-    shutil.rmtree(tmp_path / "data")
 
 
 @pytest.mark.parametrize(

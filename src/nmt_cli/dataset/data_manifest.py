@@ -10,12 +10,13 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
+from pydantic import SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from nmt_cli.errors import DataError
 from nmt_cli.files import read_json
 from nmt_cli.recipe.directions import Directions
 from nmt_cli.recipe.mistakes import first_mistake
+from nmt_cli.recipe.section import Section
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -23,13 +24,7 @@ TokenDtype = Literal["uint16", "uint32"]
 PREPARE_AGAIN = "prepare the data again: give the same nmt prepare command once more"
 
 
-class ManifestPart(BaseModel):
-    """A part of a manifest: unknown fields and other types are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class SplitCounts(ManifestPart):
+class SplitCounts(Section):
     """The size of a split; tokens with EOS."""
 
     pairs: int
@@ -50,21 +45,21 @@ class SplitCounts(ManifestPart):
         return [range(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
 
-class TokenizerRecord(ManifestPart):
+class TokenizerRecord(Section):
     """A tokenizer by size and by the SHA-256 of its file."""
 
     vocab_size: int
     fingerprint: str
 
 
-class Tokenizers(ManifestPart):
+class Tokenizers(Section):
     """The tokenizers of the two sides; equal if the vocabulary is shared."""
 
     source: TokenizerRecord
     target: TokenizerRecord
 
 
-class InputRecord(ManifestPart):
+class InputRecord(Section):
     """An input of a split, a file or generated text, with the SHA-256 of its bytes."""
 
     split: str
@@ -73,7 +68,7 @@ class InputRecord(ManifestPart):
     sha256: str
 
 
-class Manifest(ManifestPart):
+class Manifest(Section):
     """The contents of `manifest.json` in a directory of prepared data."""
 
     kind: Literal["prepared data"] = "prepared data"

@@ -21,6 +21,7 @@ from pydantic import (
 from nmt_cli.languages import script_of, standard_code
 from nmt_cli.preparing.sources.archive import ArchiveSource
 from nmt_cli.preparing.sources.base import (
+    SPLIT_NAMES,
     CorpusContext,
     CorpusLanguages,
     Source,
@@ -244,20 +245,19 @@ class Corpus(Section):
     def _sources_are_complete(self) -> Corpus:
         if self.train is None:
             raise SettingError("a corpus needs train", "write a list of sources for it")
-        for split, sources, size in (("valid", self.valid, self.valid_size), ("test", self.test, self.test_size)):
-            if sources is not None and size is not None:
+        for split in ("valid", "test"):
+            size = getattr(self, f"{split}_size")
+            if getattr(self, split) is not None and size is not None:
                 message = f"{split}_size is {size:,}, and {split} names text as well"
                 raise SettingError(message, f"leave out {split}_size, or {split}", settings=(f"{split}_size", split))
         held_out = [*(self.valid or []), *(self.test or [])]
-        if any(source.alignments is not None for source in held_out):
-            raise SettingError("only sources of training text have alignments", "remove alignments there")
-        if any(source.weight != 1 for source in held_out):
-            raise SettingError(
-                "only sources of training text have a weight: every line of validation and test text is taken once",
-                "remove weight there",
-            )
-        if any(source.synthetic for source in held_out):
-            raise SettingError("only sources of training text are synthetic", "remove synthetic there")
+        for key, usual, what in (
+            ("alignments", None, "have alignments"),
+            ("weight", 1, "have a weight: every line of validation and test text is taken once"),
+            ("synthetic", False, "are synthetic"),
+        ):
+            if any(getattr(source, key) != usual for source in held_out):
+                raise SettingError(f"only sources of training text {what}", f"remove {key} there")
         tags = {symbol for source in self.train for symbol in source.tag_symbols}
         for symbol in (symbol for source in held_out for symbol in source.tag_symbols if symbol not in tags):
             raise SettingError(f"no training text has the tag {symbol[1:-1]}", "write it as a source of train has it")
@@ -311,7 +311,7 @@ class Corpus(Section):
 
     def sources(self, split: Split) -> Sequence[Source]:
         """The sources of a split direction by direction, in reading order; empty for a test that is not there."""
-        return sorted({"train": self.train, "valid": self.valid, "test": self.test}[split] or [], key=self.direction_of)
+        return sorted(getattr(self, split) or [], key=self.direction_of)
 
     @property
     def tag_symbols(self) -> list[str]:
@@ -321,8 +321,7 @@ class Corpus(Section):
     @property
     def splits(self) -> list[Split]:
         """The splits that the corpus has."""
-        splits: list[Split] = ["train", "valid", "test"]
-        return [split for split in splits if self.sources(split) or split in self.set_aside]
+        return [split for split in SPLIT_NAMES if self.sources(split) or split in self.set_aside]
 
     @property
     def set_aside(self) -> list[Split]:
@@ -337,7 +336,7 @@ class Corpus(Section):
 
     def size_of(self, split: Split, *, clean_pairs: int) -> int:
         """The number of pairs to set aside for a split, out of this number of clean training pairs of a direction."""
-        size = {"train": None, "valid": self.valid_size, "test": self.test_size}[split]
+        size: int | None = getattr(self, f"{split}_size")
         if size is None or len(self.directions.pairs) > 1:
             return min(size or _VALID_SIZE, max(1, clean_pairs // 10))
         return size

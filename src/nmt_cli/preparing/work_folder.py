@@ -78,12 +78,8 @@ def open_work_folder(output: Path) -> Iterator[WorkFolder]:
     The folder stays if stages are finished in it.
     """
     path = work_path(output)
-    try:
-        with files.disk_errors(path, DataError):
-            path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:  # for one more reason, such as a name that the disk does not take
-        message, hint = f"cannot make {path}: {error.strerror}", "choose another folder with -o"
-        raise DataError(message, where=str(path), hint=hint) from None
+    with files.disk_errors(path, DataError):
+        path.mkdir(parents=True, exist_ok=True)
     with files.lock_path(output, busy=f"another nmt prepare is writing {output}", error=DataError):
         files.clear_partial_directories(path, name="*")
         files.clear_partial_directories(output.parent, name=escape(output.name))

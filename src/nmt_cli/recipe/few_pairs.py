@@ -8,7 +8,7 @@ from nmt_cli.languages import short_code
 from nmt_cli.recipe.loading import packaged_names
 from nmt_cli.recipe.schema import LanguagePair
 
-_FEWEST_PAIRS = 50_000
+_FEWEST_PAIRS = 50_000  # docs/how-to/little-text.md has the evidence
 
 
 def few_pairs_warning(

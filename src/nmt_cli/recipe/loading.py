@@ -19,7 +19,6 @@ from nmt_cli.recipe.yaml_files import Document, dump_values, merge, parse_docume
 Kind = Literal["recipe", "corpus"]
 
 _LIST_COMMANDS: dict[Kind, str] = {"recipe": "nmt recipes", "corpus": "nmt corpora"}
-# Fewer pairs of general text teach no language from random weights: docs/how-to/little-text.md.
 _DEFAULT_HINT = "write a value of that kind; nmt train base --dry-run shows one for each key"
 # A child recipe is a system of its own: it does not inherit what its parent is called.
 _KEYS_NOT_INHERITED = ("name", "description")

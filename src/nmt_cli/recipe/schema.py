@@ -53,12 +53,7 @@ class TrainedLines(Section):
         known = [record for record in records if record is not None]
         if len(known) < len(records):
             return None
-        return TrainedLines(
-            several_sentences=min(record.several_sentences for record in known),
-            in_capitals=min(record.in_capitals for record in known),
-            in_title_case=min(record.in_title_case for record in known),
-            usual_longest=min(record.usual_longest for record in known),
-        )
+        return TrainedLines(**{key: min(getattr(one, key) for one in known) for key in TrainedLines.model_fields})
 
 
 class WordDropoutConfig(Section):

@@ -30,7 +30,7 @@ _CONTAINERS = (*_UNIONS, list, tuple, dict)
 
 
 class Section(BaseModel):
-    """A part of a recipe: frozen, with unknown keys refused and no silent conversions."""
+    """A part of a recipe, or of a record in a file: frozen, with unknown keys refused and no silent conversions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
 

@@ -46,11 +46,6 @@ class CorpusLanguages(LanguagePair):
     source: LanguageCode = Field(description="code of the language that is translated from, such as en or pt-BR")
     target: LanguageCode = Field(description="code of the language that is translated into")
 
-    @property
-    def codes(self) -> tuple[str, str]:
-        """Both codes, source first."""
-        return self.source, self.target
-
     @model_validator(mode="after")
     def _two_languages(self) -> CorpusLanguages:
         if self.source == self.target:
