@@ -86,7 +86,7 @@ def test_line_breaks_in_quoted_cells_of_tsv_are_spaces(
     expected = [tuple(" ".join(cell.split()) for cell in pair) for pair in pairs]
     assert read(tmp_path / "a.tsv", text) == expected
     plain = invented_pairs(1_000, seed=3)  # the first break stands below the first chunk
-    error = error_of(tmp_path / "b.tsv", written_by_csv(plain, "\t") + text)
+    error = error_of(tmp_path / "b.TSV", written_by_csv(plain, "\t") + text)
     command = error.hint.partition(": ")[2]
     assert command.endswith("b.csv")
     subprocess.run(command, shell=True, check=True)

@@ -100,7 +100,7 @@ def read_tsv(file: Path, columns: Columns, *, is_quoted: bool) -> Iterator[Chunk
         seem_broken = any('"' in line and line.count("\t") < needed - 1 for line in lines)
         if seem_broken and have_line_breaks(lines):
             message = f"quoted cells of {file.name} have line breaks, as in CSV, below line {number:,}"
-            copy = file.with_name(file.name.replace(".tsv", ".csv"))
+            copy = file.with_name(re.sub(r"\.tsv", ".csv", file.name, flags=re.IGNORECASE))
             hint = f"give it the ending of CSV: cp {quote(str(file))} {quote(str(copy))}"
             raise DataError(message, where=f"{file}:{number}", hint=hint)
         rows = (line.split("\t") for line in lines)
