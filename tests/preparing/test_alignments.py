@@ -38,6 +38,14 @@ def write_lines(file: Path, lines: Sequence[str]) -> None:
     file.write_bytes(gzip.compress(content) if file.suffix == ".gz" else content)
 
 
+def write_texts(folder: Path) -> Pairs:
+    """Write training and validation text; the training pairs."""
+    pairs = invented_pairs(300, seed=3)
+    write_prefix(folder / "train", pairs)
+    write_prefix(folder / "valid", invented_pairs(320, seed=5)[300:])
+    return pairs
+
+
 def links_of(data: PreparedData) -> dict[tuple[str, str], set[tuple[int, int]]]:
     """The links of tokens of each training pair, source and target, EOS not counted."""
     pairs, links = data.split("train"), WordLinks(data)
@@ -95,9 +103,7 @@ def test_links_go_with_their_pairs_through_cleaning_and_reach_each_piece_of_a_wo
 
 
 def test_data_without_alignments_has_neither_files_nor_keys_of_them(tmp_path: Path) -> None:
-    pairs = invented_pairs(300, seed=3)
-    write_prefix(tmp_path / "train", pairs)
-    write_prefix(tmp_path / "valid", invented_pairs(320, seed=5)[300:])
+    pairs = write_texts(tmp_path)
     write_lines(tmp_path / "a", random_alignments(pairs, seed=4))
     without = run(corpus_of(tmp_path, "{kind: text, prefix: train}"), tmp_path / "without").directory
     beside = run(corpus_of(tmp_path, TEXT.format("a")), tmp_path / "with").directory
@@ -122,9 +128,7 @@ def test_data_without_alignments_has_neither_files_nor_keys_of_them(tmp_path: Pa
 def test_a_mistake_in_an_alignment_is_named_by_file_and_line(
     tmp_path: Path, change: dict[int, str], where: str, message: str
 ) -> None:
-    pairs = invented_pairs(300, seed=3)
-    write_prefix(tmp_path / "train", pairs)
-    write_prefix(tmp_path / "valid", invented_pairs(320, seed=5)[300:])
+    pairs = write_texts(tmp_path)
     lines = random_alignments(pairs, seed=4)
     for number, line in change.items():
         lines[number] = line
@@ -137,17 +141,14 @@ def test_a_mistake_in_an_alignment_is_named_by_file_and_line(
 
 @pytest.mark.parametrize("num_lines", [299, 301])
 def test_alignments_have_a_line_for_each_pair(tmp_path: Path, num_lines: int) -> None:
-    write_prefix(tmp_path / "train", invented_pairs(300, seed=3))
-    write_prefix(tmp_path / "valid", invented_pairs(320, seed=5)[300:])
+    write_texts(tmp_path)
     write_lines(tmp_path / "a", ["0-0"] * num_lines)
     error = refusal(lambda: run(corpus_of(tmp_path, TEXT.format("a")), tmp_path / "data"))
     assert error.message == f"a has {num_lines} lines, and train.en has 300 pairs"
 
 
 def test_the_command_takes_a_file_for_each_training_text(tmp_path: Path) -> None:
-    pairs = invented_pairs(300, seed=3)
-    write_prefix(tmp_path / "train", pairs)
-    write_prefix(tmp_path / "valid", invented_pairs(320, seed=5)[300:])
+    pairs = write_texts(tmp_path)
     write_lines(tmp_path / "a", random_alignments(pairs, seed=4))
     done = nmt(["prepare", *OWN, "--alignments", "a"], folder=tmp_path)
     assert done.returncode == 0, done.stderr

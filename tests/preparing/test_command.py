@@ -47,17 +47,8 @@ def test_one_command_makes_data_of_a_translation_memory(tmp_path: Path) -> None:
     variants = '<tuv xml:lang="en-US"><seg>{}</seg></tuv><tuv xml:lang="de"><seg>{}</seg></tuv>'
     units = "".join(f"<tu>{variants.format(*pair)}</tu>\n" for pair in invented_pairs(400, seed=1))
     (tmp_path / "company.tmx").write_text(f'<tmx version="1.4"><body>{units}</body></tmx>')
-    command = [
-        "prepare",
-        "--train",
-        "company.tmx",
-        "-l",
-        "en-de",
-        "--workers",
-        "1",
-        "--set",
-        "cleaning.max_length_ratio=null",
-    ]
+    command = ["prepare", "--train", "company.tmx", "-l", "en-de", "--workers", "1"]
+    command += ["--set", "cleaning.max_length_ratio=null"]
     done = nmt(command, folder=tmp_path)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert "company.tmx: en is en-US\n" in done.stderr

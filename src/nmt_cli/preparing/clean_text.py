@@ -129,10 +129,10 @@ def select(corpus: Corpus, sources: Mapping[Split, Sequence[LocalSource]], clean
         texts.append(TrainingText(languages, own, copies, by_source, own_counts))
         several_translations.append(several)
     for text in texts:
-        text.check_some_left(config)
+        dropped_pairs.check_some_left(text.own_counts, config, num_left=text.num_pairs)
     chosen = set_aside(corpus, texts)
     for text in texts:
-        text.check_some_left(config)
+        dropped_pairs.check_some_left(text.own_counts, config, num_left=text.num_pairs)
     counts = dropped_pairs.sum_of_sources(by_source).counts
     logger.info("cleaned: %s of %s training pairs kept", f"{counts.kept:,}", f"{counts.read:,}")
     write_held_out(chosen, directory, directions)

@@ -45,10 +45,8 @@ def build_report(
 ) -> dict[str, Any]:
     """The report of prepared data, ready for JSON.
 
-    `cleaning` holds the counts of the training pairs, the `overlap` of the other splits, `several_translations`, and
-    `warnings`.
-    `tokenizers` says on what each side's tokenizer was trained; `statistics` are by split, direction and side. Of the
-    token files, only the examples are read.
+    `cleaning` is what `CleanText.counts` gives. `tokenizers` says on what each side's tokenizer was trained, and
+    `statistics` are by split, direction and side. Of the token files, only the examples are read.
     """
     manifest = data.manifest
     loaded = {side: Tokenizer.load(data.directory / f"{side}.spm") for side in SIDES}

@@ -131,11 +131,7 @@ class Reused:
             if missing := [symbol for symbol in dict.fromkeys(symbols) if symbol not in pieces]:
                 places = self.place if isinstance(self.place, tuple) else (self.place,)
                 place = " and ".join(dict.fromkeys(map(str, places)))
-                raise DataError(
-                    f"the vocabulary of {place} has no symbol {', '.join(missing)}",
-                    where="tokenizer.taken_from",
-                    hint="train a vocabulary with this corpus: leave out tokenizer.taken_from",
-                )
+                raise _unsuitable_error(f"the vocabulary of {place} has no symbol {', '.join(missing)}")
         return found
 
     def fingerprint(self, text: str) -> str:
@@ -286,21 +282,11 @@ def _with_symbols_of(taken: Directions, own: Directions) -> Directions:
         meant = {code: code if code in of_model else match_code(code, list(of_model)) for code in codes}
         found = {code: of_model[other] for code, other in meant.items() if other is not None}
         if missing := [code for code in codes if code not in found]:
-            raise DataError(
-                f"the vocabulary has no symbol for {', '.join(missing)}: its languages are {', '.join(of_model)}",
-                where="tokenizer.taken_from",
-                hint="train a vocabulary with this corpus: leave out tokenizer.taken_from",
-            )
-        codes_of: dict[str, list[str]] = {}
-        for code, symbol in found.items():
-            codes_of.setdefault(symbol, []).append(code)
-        for symbol, alike in codes_of.items():
-            if len(alike) > 1:
-                raise DataError(
-                    f"the vocabulary has one symbol for {' and '.join(alike)}, {symbol}",
-                    where="tokenizer.taken_from",
-                    hint="train a vocabulary with this corpus: leave out tokenizer.taken_from",
-                )
+            languages = f"its languages are {', '.join(of_model)}"
+            raise _unsuitable_error(f"the vocabulary has no symbol for {', '.join(missing)}: {languages}")
+        for symbol in found.values():
+            if len(alike := [code for code in found if found[code] == symbol]) > 1:
+                raise _unsuitable_error(f"the vocabulary has one symbol for {' and '.join(alike)}, {symbol}")
         return found
 
     return Directions(
@@ -309,6 +295,11 @@ def _with_symbols_of(taken: Directions, own: Directions) -> Directions:
         target_symbol_on=taken.target_symbol_on,
         source_symbols=symbols(own.sources, taken.source_symbols) if taken.source_symbols else {},
     )
+
+
+def _unsuitable_error(message: str) -> DataError:
+    hint = "train a vocabulary with this corpus: leave out tokenizer.taken_from"
+    return DataError(message, where="tokenizer.taken_from", hint=hint)
 
 
 def _locate(located: LocatedCorpus, name: str) -> Path:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from nmt_cli.dataset.prepared_data import SIDES
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.clean_chunks import CleanChunk
-from nmt_cli.preparing.cleaning.dropped_pairs import SourceCounts, check_some_left, count_as_dropped, most_dropped
+from nmt_cli.preparing.cleaning.dropped_pairs import SourceCounts, count_as_dropped, most_dropped
 from nmt_cli.preparing.cleaning.held_out import NOWHERE, PAIR, SIDE, HeldOut, HeldOutIndex
 from nmt_cli.preparing.cleaning.rules import (
     DUPLICATE,
@@ -99,10 +99,6 @@ class TrainingText:
     def num_pairs(self) -> int:
         """The pairs to train on, each as often as it is taken."""
         return sum(int(of_chunk.sum()) for of_chunk in self.copies)
-
-    def check_some_left(self, config: CleaningConfig) -> None:
-        """Raise DataError, with what dropped the pairs, if none is left."""
-        check_some_left(self.own_counts, config, num_left=self.num_pairs)
 
 
 def set_aside(corpus: Corpus, texts: Sequence[TrainingText]) -> list[HeldOut]:
