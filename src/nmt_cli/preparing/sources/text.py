@@ -189,10 +189,8 @@ def _not_a_prefix_error(prefix: Path, codes: tuple[str, str]) -> DataError:
         message = f"{prefix} is a folder"
         hint = f"name a file in it, or the beginning of two: {prefix / 'train'} for train.{codes[0]}"
     elif kind := kind_of_file(prefix):
-        message, hint = (
-            f"{prefix.name} is one file, not the beginning of two",
-            f"write kind: {name_of_kind(kind)}, file: {prefix}",
-        )
+        message = f"{prefix.name} is one file, not the beginning of two"
+        hint = f"write kind: {name_of_kind(kind)}, file: {prefix}"
     return DataError(message, where=str(prefix), hint=hint)
 
 
