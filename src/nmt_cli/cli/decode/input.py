@@ -8,13 +8,14 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Literal
 
 from nmt_cli.cli.decode.structured_files import check_unstructured
+from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import UsageError
 from nmt_cli.text_encoding import STDIN, check_encoding, not_utf8_error, shell_pipe
 from nmt_cli.tokenization.tokenised_text import piece_mark_in_text
@@ -37,8 +38,6 @@ OnInvalidBytes = Literal["strict", "replace"]
 @contextmanager
 def open_input(source: Path, *, is_streamed: bool, errors: OnInvalidBytes) -> Iterator[Iterator[list[str]]]:
     """The lines of a file or of stdin, in blocks; `is_streamed` ends a block as soon as no more input is waiting."""
-    from nmt_cli.decompression import open_bytes
-
     if source == STANDARD:
         if sys.stdin is None:
             raise UsageError("there is nothing to read: stdin is closed", where="stdin", hint="give a file with -i")
@@ -68,10 +67,39 @@ def read_blocks(
     DataError, with `name` and its number, after a block with the lines before it, unless `errors` is replace. The error
     recognises compression and UTF-16.
     """
-    decoder = _BlockDecoder(name, errors)
+    first_line, has_replaced = 1, False
+    for lines in _undecoded_blocks(chunks, has_more=has_more, max_lines=max_lines, name=name):
+        texts: list[str] = []
+        for number, line in enumerate(lines, first_line):
+            content = (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).removesuffix(b"\r")
+            try:
+                texts.append(content.decode("utf-8"))
+            except UnicodeDecodeError as cause:
+                if errors == "strict":
+                    if texts:
+                        yield texts
+                    error = not_utf8_error(cause, name=name, number=number)
+                    error.hint += "; or --errors replace, which writes U+FFFD for each such byte"
+                    raise error from None
+                texts.append(content.decode("utf-8", "replace"))
+                if not has_replaced:
+                    message = "line %d of %s is not UTF-8: such bytes are replaced by U+FFFD, in later lines too"
+                    logger.warning(message, number, name)
+                has_replaced = True
+        if first_line == 1 and (mark := piece_mark_in_text(texts)) is not None:
+            file = Path(name) if Path(name).is_file() else None
+            message = "%s is cut into pieces (%r in %r), but the model cuts words itself; join them first: %s"
+            logger.warning(message, name, mark.mark, mark.around, shell_pipe(file, mark.join_command))
+        yield texts
+        first_line += len(lines)
+
+
+def _undecoded_blocks(
+    chunks: Iterable[bytes], *, has_more: Callable[[], bool], max_lines: int, name: str
+) -> Iterator[list[bytes]]:
+    """The blocks of `read_blocks`, whose lines may end in CR."""
     lines: list[bytes] = []
     incomplete_line = bytearray()
-    first_line = 1
     for number, chunk in enumerate(_with_line_feeds(chunks)):
         if number == 0:
             if name == STDIN:
@@ -83,14 +111,12 @@ def read_blocks(
             incomplete_line.clear()
         incomplete_line += tail
         while len(lines) >= max_lines or (lines and not has_more()):
-            block = lines[:max_lines]
-            yield from decoder.decode(block, first_line=first_line)
-            first_line += len(block)
+            yield lines[:max_lines]
             del lines[:max_lines]
     if incomplete_line:
         lines.append(bytes(incomplete_line))
     if lines:
-        yield from decoder.decode(lines, first_line=first_line)
+        yield lines
 
 
 def file_blocks(stream: BinaryIO, *, name: str, errors: OnInvalidBytes) -> Iterator[list[str]]:
@@ -121,8 +147,6 @@ def _live_blocks(descriptor: int, *, max_wait_seconds: float, name: str, errors:
 
 def count_lines(path: Path) -> int:
     """The number of lines of a file, the last of which may have no line break."""
-    from nmt_cli.decompression import open_bytes
-
     with open_bytes(path) as stream:
         count, last = 0, b"\n"
         for chunk in _with_line_feeds(iter(partial(stream.read, _CHUNK_BYTES), b"")):
@@ -144,37 +168,3 @@ def _with_line_feeds(chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield chunk.replace(b"\r", b"\n") if has_carriage_returns else chunk
     if has_carriage_returns is None and beginning:
         yield bytes(beginning)
-
-
-class _BlockDecoder:
-    """Decodes blocks of lines of the file `name`."""
-
-    def __init__(self, name: str, errors: OnInvalidBytes) -> None:
-        self._name = name
-        self._errors = errors
-        self._has_replaced = False
-
-    def decode(self, lines: Sequence[bytes], *, first_line: int) -> Iterator[list[str]]:
-        """The lines as one block of text; the block ends before a line that is not UTF-8, and DataError follows."""
-        texts: list[str] = []
-        for number, line in enumerate(lines, first_line):
-            content = (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).removesuffix(b"\r")
-            try:
-                texts.append(content.decode("utf-8"))
-            except UnicodeDecodeError as cause:
-                if self._errors == "strict":
-                    if texts:
-                        yield texts
-                    error = not_utf8_error(cause, name=self._name, number=number)
-                    error.hint += "; or --errors replace, which writes U+FFFD for each such byte"
-                    raise error from None
-                texts.append(content.decode("utf-8", "replace"))
-                if not self._has_replaced:
-                    message = "line %d of %s is not UTF-8: such bytes are replaced by U+FFFD, in later lines too"
-                    logger.warning(message, number, self._name)
-                self._has_replaced = True
-        if first_line == 1 and (mark := piece_mark_in_text(texts)) is not None:
-            file = Path(self._name) if Path(self._name).is_file() else None
-            message = "%s is cut into pieces (%r in %r), but the model cuts words itself; join them first: %s"
-            logger.warning(message, self._name, mark.mark, mark.around, shell_pipe(file, mark.join_command))
-        yield texts
