@@ -19,6 +19,7 @@ import nmt_cli
 from nmt_cli import console
 from nmt_cli.cli.arguments import Command, Commands, DebugOption, QuietOption, usage_error_from
 from nmt_cli.errors import EXIT_CLOSED_PIPE, DataError, NmtError, UsageError
+from nmt_cli.files import writing_error
 
 if TYPE_CHECKING:
     from typer.core import TyperCommand
@@ -150,8 +151,6 @@ def _run_and_flush(arguments: Sequence[str]) -> int:
         _drop_output()
         return EXIT_CLOSED_PIPE
     except OSError as error:
-        from nmt_cli.files import writing_error
-
         user_error = writing_error(error, Path("stdout"), DataError, elsewhere="write to another disk")
         if user_error is None or error.filename is not None or "--debug" in arguments:
             raise

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
-from nmt_cli.console import configure_logging
+from nmt_cli.console import configure_logging, show_progress
 from nmt_cli.errors import UsageError, nearest_word
 from nmt_cli.recipe.foreign_names import answer_to_argument
 
@@ -74,7 +74,6 @@ def find_models(paths: Sequence[Path] | None) -> list[Path]:
     """
     from nmt_cli.artifacts.directory_kinds import check_is_model
     from nmt_cli.artifacts.run import model_of_latest_run
-    from nmt_cli.console import show_progress
     from nmt_cli.interchange.find_model import find_model
 
     if not paths:

@@ -14,6 +14,7 @@ import typer
 
 from nmt_cli.cli.arguments import DebugOption, QuietOption
 from nmt_cli.errors import DataError, ModelError, UsageError
+from nmt_cli.memory import is_out_of_memory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -117,7 +118,6 @@ def _validation_losses(run: Run, weights: Mapping[str, Tensor], *, single: Path)
 
     None if the data is missing or too little memory is free. ModelError if the average's is not finite.
     """
-    from nmt_cli.memory import is_out_of_memory
     from nmt_cli.training.validation import measure_average
 
     try:

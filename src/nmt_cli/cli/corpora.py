@@ -12,6 +12,7 @@ import typer
 from nmt_cli.cli.arguments import DebugOption, JsonOption, QuietOption
 from nmt_cli.cli.printing import print_facts, print_json, print_list
 from nmt_cli.console import size_text
+from nmt_cli.errors import DataError
 
 if TYPE_CHECKING:
     from nmt_cli.preparing.corpus import Corpus
@@ -82,7 +83,6 @@ def _describe(corpus: Corpus) -> dict[str, Any]:
 def _describe_prepared(directory: Path) -> dict[str, Any] | None:
     """The state of the prepared data in a directory; None if there is no data."""
     from nmt_cli.dataset.data_manifest import read_manifest
-    from nmt_cli.errors import DataError
 
     try:
         manifest = read_manifest(directory)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nmt_cli import devices
 from nmt_cli.cli.arguments import DebugOption, QuietOption, find_models
 from nmt_cli.cli.corpora import complete_corpora
 from nmt_cli.cli.printing import print_whole
@@ -106,7 +107,6 @@ def prepare(
     Example: nmt prepare --train my.tsv -l en-de
     """
     from nmt_cli.artifacts.directory_kinds import kind_of
-    from nmt_cli.devices import num_cpus
     from nmt_cli.hub import HubName
     from nmt_cli.preparing import pipeline
     from nmt_cli.preparing.vocabulary import Reused
@@ -143,7 +143,7 @@ def prepare(
     try:
         with show_progress() as progress:
             prepared = pipeline.prepare(
-                plan, output=output, overwrite=overwrite, num_workers=workers or num_cpus(), progress=progress
+                plan, output=output, overwrite=overwrite, num_workers=workers or devices.num_cpus(), progress=progress
             )
     except KeyboardInterrupt:
         logger.warning("interrupted: the same command continues")
@@ -263,12 +263,10 @@ def _summary_lines(report: dict[str, Any]) -> Iterator[tuple[int, str]]:
 
 def _next_lines(report: dict[str, Any], output: Path, *, model: str | None) -> Iterator[str]:
     """The command that trains on the data, with advice; `model` is the model from which the vocabulary is taken."""
-    from nmt_cli.devices import has_gpu_driver
-
     num_pairs, is_shared = report["pairs"]["train"], report["vocabulary"]["shared"]
     recipe = recipe_for(report["name"], num_pairs=num_pairs)
     yield f"next:   {train_command(recipe, output, is_shared=is_shared, init_from=model)}"
-    if num_pairs > MOST_PAIRS_FOR_SMALL and not has_gpu_driver():
+    if num_pairs > MOST_PAIRS_FOR_SMALL and not devices.has_gpu_driver():
         yield (
             f"        {recipe} takes a GPU, and none is seen here: on a CPU it takes weeks. To try the data here: "
             f"{train_command('small', output, is_shared=is_shared, init_from=None)}"

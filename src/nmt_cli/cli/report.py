@@ -13,6 +13,7 @@ import typer
 
 from nmt_cli.cli.arguments import DebugOption, QuietOption
 from nmt_cli.errors import ModelError, UsageError
+from nmt_cli.files import write_file
 
 logger = logging.getLogger(__name__)
 _PAGE_NAME = "report.html"
@@ -40,7 +41,6 @@ def report(
 
     Example: nmt report runs/base runs/big -o compared.html
     """
-    from nmt_cli import files
     from nmt_cli.artifacts.directory_kinds import did_you_mean, directories_in, kind_of
     from nmt_cli.artifacts.run import open_run
     from nmt_cli.artifacts.run_report import render_report
@@ -60,7 +60,7 @@ def report(
     for file in contents:
         _check_is_replaceable(file)
     for file, content in contents.items():
-        files.write_file(file, content.encode(errors="replace"), error=UsageError)  # a path may be no UTF-8
+        write_file(file, content.encode(errors="replace"), error=UsageError)  # a path may be no UTF-8
     logger.info("report: %s", page)
     if report.files:
         logger.info("figures: %s, %s", page.with_suffix(".csv"), page.with_name(f"{page.stem}-*.svg"))

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from nmt_cli import devices
 from nmt_cli.cli.arguments import DebugOption, QuietOption, find_models, model_option
 from nmt_cli.errors import UsageError
 
@@ -108,6 +109,8 @@ def serve(
     # The path of a run stays as it is, so that a reload finds the run's newest model.
     models = [path if path.exists() else find_models([path])[0] for path in model] if model else find_models(None)
     num_workers = workers or _default_workers(engine, num_models=len(models), device=device, precision=precision)
+    shared_cpus = devices.num_cpus() - 1  # the server itself has one
+    threads = threads or max(1, shared_cpus // (num_workers * len(models)))
     host = "0.0.0.0" if host == "*" else host.lower()
     origins, names = _origins(cors or []), _host_names(allow_host or [])
     settings = ServerSettings(
@@ -116,7 +119,7 @@ def serve(
         port,
         uds,
         model_settings=ModelSettings(
-            engine=EngineSettings(engine, device, precision, threads or _threads_per_worker(num_workers * len(models))),
+            engine=EngineSettings(engine, device, precision, threads),
             workers=num_workers,
             max_batch_tokens=max_batch_tokens,
             max_wait_seconds=max_wait_ms / 1000,
@@ -165,19 +168,10 @@ def _default_workers(engine: str, *, num_models: int, device: str, precision: st
 
     On a CPU, more workers with fewer threads each translate more than fewer workers with more threads.
     """
-    from nmt_cli.devices import choose_device, has_gpu_driver, num_cpus
-
-    is_for_cpus = device == "cpu" or engine == "ctranslate2" or precision == "int8" or not has_gpu_driver()
-    if is_for_cpus or choose_device(device).type == "cpu":
-        return max(1, min(_MAX_DEFAULT_WORKERS, num_cpus() // num_models))
+    is_for_cpus = device == "cpu" or engine == "ctranslate2" or precision == "int8" or not devices.has_gpu_driver()
+    if is_for_cpus or devices.choose_device(device).type == "cpu":
+        return max(1, min(_MAX_DEFAULT_WORKERS, devices.num_cpus() // num_models))
     return 1
-
-
-def _threads_per_worker(processes: int) -> int:
-    """The CPU threads of each process, if one CPU is left to the server itself."""
-    from nmt_cli.devices import num_cpus
-
-    return max(1, (num_cpus() - 1) // processes)
 
 
 def _check_extra() -> None:

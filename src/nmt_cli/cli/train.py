@@ -16,6 +16,7 @@ import typer
 from nmt_cli.cli.arguments import DebugOption, QuietOption
 from nmt_cli.cli.recipes import complete_recipes, prepare_command
 from nmt_cli.console import PACKAGE_LOGGER, show_progress
+from nmt_cli.devices import TRAINING_SPINS, bound_spinning
 from nmt_cli.errors import DataError, NmtError
 
 if TYPE_CHECKING:
@@ -79,8 +80,6 @@ def train(
 
     Example: nmt train base --set training.updates=50000 -o runs/short
     """
-    from nmt_cli.devices import TRAINING_SPINS, bound_spinning
-
     bound_spinning(TRAINING_SPINS)
     from nmt_cli.interchange.find_model import find_model
     from nmt_cli.recipe.loading import resolve_recipe

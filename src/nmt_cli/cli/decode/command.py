@@ -20,6 +20,7 @@ from nmt_cli.cli.decode.input import STANDARD, OnInvalidBytes
 from nmt_cli.cli.decode.output import FormatName, OutputFormat, check_output, file_identity, is_stream, open_output
 from nmt_cli.cli.decode.text_lines import TextLines, open_lines
 from nmt_cli.console import ProgressLines, show_progress
+from nmt_cli.devices import DECODING_SPINS, bound_spinning
 from nmt_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -232,8 +233,6 @@ def decode(
 
     Example: nmt decode --beam 4 < input.txt > output.txt
     """
-    from nmt_cli.devices import DECODING_SPINS, bound_spinning
-
     bound_spinning(DECODING_SPINS)
     source, is_document = choose_source(file, source)
     check_output(output, source=source, overwrite=overwrite)

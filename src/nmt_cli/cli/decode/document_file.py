@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from nmt_cli.cli.decode.input import STANDARD
 from nmt_cli.cli.decode.structured_files import check_unstructured
 from nmt_cli.errors import UsageError
+from nmt_cli.files import reading_errors
 
 if TYPE_CHECKING:
     from nmt_cli.decoding.parallel import LineBlock
@@ -42,7 +43,6 @@ def check_document(source: Path, *, output: Path, refused: Sequence[str]) -> Non
     DataError if there is no such file, before a model is looked for.
     """
     from nmt_cli.documents.formats import ending_of, is_binary
-    from nmt_cli.files import reading_errors
 
     with reading_errors(source), source.open("rb"):
         pass
@@ -77,7 +77,6 @@ class DocumentFile:
         """The document in a file, to be translated by a model from one language to another."""
         from nmt_cli.artifacts.model_directory import load_saved_config
         from nmt_cli.documents.formats import COMMAND_LINE_LIMITS, ending_of, read_document
-        from nmt_cli.files import reading_errors
 
         languages = load_saved_config(model).languages.find(from_, to).languages
         limits = COMMAND_LINE_LIMITS

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, assert_never
 
 from nmt_cli.cli.decode.input import STANDARD
 from nmt_cli.errors import DataError, UsageError
+from nmt_cli.files import lock_path, reading_errors, sha256, write_file, writing_error
 
 if TYPE_CHECKING:
     from nmt_cli.decoding.translation import Translation
@@ -139,8 +140,6 @@ def open_output(
             if finish is not None:
                 _write_all(stream, name, finish("".join(rows)))
         return
-    from nmt_cli.files import lock_path, write_file
-
     final = output.resolve()  # not of a stream: a pipe in /dev/fd resolves to no path
     unfinished = PartialOutput(final)
     with lock_path(unfinished.path, busy="another nmt decode writes this file", error=DataError):
@@ -185,8 +184,6 @@ class PartialOutput:
         UsageError names what differs. With `rows_are_numbered` an input line has several rows that begin with its
         number, and the rows of the last line may be incomplete.
         """
-        from nmt_cli.files import write_file
-
         old_job = None if job is None else self._recorded_job()
         if job is not None and old_job == job:
             done, size = _complete_lines(self.path, rows_are_numbered=rows_are_numbered)
@@ -230,10 +227,8 @@ class PartialOutput:
 
 def file_identity(path: Path) -> dict[str, Any]:
     """The size and SHA-256 of a file, which take seconds beside hours of translation."""
-    from nmt_cli import files
-
-    with files.reading_errors(path):
-        return {"bytes": path.stat().st_size, "sha256": files.sha256(path)}
+    with reading_errors(path):
+        return {"bytes": path.stat().st_size, "sha256": sha256(path)}
 
 
 def _write_all(stream: io.FileIO, name: str, content: str | bytes) -> None:
@@ -251,8 +246,6 @@ def _pharaoh(translation: Translation) -> str:
 @contextmanager
 def _write_errors(name: str) -> Iterator[None]:
     """Raise a failed write as DataError; a closed pipe stays what it is."""
-    from nmt_cli.files import writing_error
-
     try:
         yield
     except BrokenPipeError:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from nmt_cli.cli.decode.input import OnInvalidBytes, count_lines, file_blocks, open_input
 from nmt_cli.cli.decode.output import OutputFormat
+from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError
 
 if TYPE_CHECKING:
@@ -78,8 +79,6 @@ def open_lines(
     source: Path, *, prefix_file: Path | None, is_streamed: bool, errors: OnInvalidBytes, formatting: OutputFormat
 ) -> Iterator[TextLines]:
     """The lines of a file or of stdin. DataError if both paths are files, and have different numbers of lines."""
-    from nmt_cli.decompression import open_bytes
-
     with open_input(source, is_streamed=is_streamed, errors=errors) as blocks:
         if prefix_file is None:
             yield TextLines(source, blocks, None, None, formatting)

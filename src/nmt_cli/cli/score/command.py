@@ -27,6 +27,7 @@ from nmt_cli.cli.score.options import (
 )
 from nmt_cli.cli.score.sentences import check_segment_options, print_segment_scores
 from nmt_cli.cli.score.show import Scores, print_scores, print_scores_as_json, print_scores_as_latex
+from nmt_cli.devices import choose_device
 from nmt_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -226,7 +227,6 @@ def _evaluation_set(
         if len(texts.references) > 1:
             message = f"comet takes one reference, not {len(texts.references)}"
             raise UsageError(message, where="-m comet", hint="give one of them, or leave comet out of -m")
-        from nmt_cli.devices import choose_device
         from nmt_cli.scoring.comet import Comet
 
         chosen = choose_device(device or "auto")

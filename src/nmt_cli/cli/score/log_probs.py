@@ -15,6 +15,7 @@ from nmt_cli.cli.printing import print_json
 from nmt_cli.cli.score.options import Texts
 from nmt_cli.devices import DECODING_SPINS, bound_spinning
 from nmt_cli.errors import UsageError
+from nmt_cli.files import sha256
 from nmt_cli.languages import parse_languages
 
 if TYPE_CHECKING:
@@ -132,7 +133,6 @@ def _pieces_with_log_probs(score: ForcedScore) -> Iterable[tuple[str, float | No
 
 def _as_json(texts: Texts, model: Path, perplexity: PerplexitySums, sentences: list[dict[str, Any]]) -> dict[str, Any]:
     from nmt_cli.artifacts.manifest import WEIGHTS
-    from nmt_cli.files import sha256
 
     return {
         "perplexity": {"per_subword": perplexity.per_piece, "per_word": perplexity.per_word},
