@@ -389,7 +389,7 @@ def test_a_dry_run_and_a_refused_output_download_no_model_for_its_vocabulary(mac
 
 
 def test_a_model_of_the_hub_is_fine_tuned_by_its_name_alone(ready: Machine) -> None:
-    """No --set model.* and no folder of the model: user.md section 3, 6."""
+    """No --set model.* and no folder of the model."""
     folder = ready.folder
     prepare = preparation(folder, taken_from=NAME)
     prepared = ready.nmt(*prepare, "-o", "data/mine")

@@ -1,4 +1,4 @@
-"""Scores against sacreBLEU's own command, and by hand; those of WMT22 are in test_score_command.py."""
+"""Scores against sacreBLEU's own command, the official ones of WMT22, those of Moses' scripts, and by hand."""
 
 from __future__ import annotations
 

@@ -56,6 +56,8 @@ def attention(
 
     Example: nmt attention -m runs/base --head all -o attention.svg "The house is old."
     """
+    from nmt_cli.artifacts.model_directory import load_saved_config
+
     _check_texts(source, translation)
     if words and part != "cross":
         message = "--words is about the attention from the translation to the source"
@@ -63,15 +65,16 @@ def attention(
     if output is not None:
         _check_output(output, overwrite=overwrite)
     (directory,) = find_models(None if model is None else [model])
-    num_layers, num_heads = _num_layers_and_heads(directory, part=part)
+    config = load_saved_config(directory).recipe.model
+    num_layers = config.encoder_layers if part == "encoder" else config.decoder_layers
     layers = list(range(num_layers)) if layer is None else [_parse_index(str(layer), num_layers, "--layer")]
     match head:
         case "mean":
             heads: list[int | None] = [None]
         case "all":
-            heads = list(range(num_heads))
+            heads = list(range(config.heads))
         case _:
-            heads = [_parse_index(head, num_heads, "--head", other_values=", mean or all")]
+            heads = [_parse_index(head, config.heads, "--head", other_values=", mean or all")]
     attention_map = _attention_map(directory, source, translation, from_=from_, to=to, part=part, words=words)
     _draw_or_print(attention_map, layers=layers, heads=heads, output=output)
 
@@ -91,14 +94,6 @@ def _check_output(output: Path, *, overwrite: bool) -> None:
     if output.exists() and not overwrite:
         hint = "add --overwrite, or give another file with -o"
         raise UsageError(f"{output} exists already", where=str(output), hint=hint)
-
-
-def _num_layers_and_heads(model: Path, *, part: AttentionPart) -> tuple[int, int]:
-    """The layers of a part of the model, and the heads of each layer."""
-    from nmt_cli.artifacts.model_directory import load_saved_config
-
-    config = load_saved_config(model).recipe.model
-    return config.encoder_layers if part == "encoder" else config.decoder_layers, config.heads
 
 
 def _parse_index(number: str, count: int, option: str, *, other_values: str = "") -> int:

@@ -150,7 +150,7 @@ class SegmentMean(Metric):
         super().__init__()  # type: ignore[no-untyped-call]  # not annotated
         self.model = model
         self.version = "comet" if version is None else f"comet-{version}"
-        # sacreBLEU's bootstrap needs only these two attributes of the references.
+        # Of the references, sacreBLEU needs these two attributes alone.
         self.num_refs = 1
         self._ref_cache = [{}] * num_segments
 

@@ -43,7 +43,7 @@ class SourceSentence:
     """
 
     ids: Sequence[int]
-    prefix: Sequence[int] = field(default=())
+    prefix: Sequence[int] = ()
     key: str = ""
     symbols: SymbolIds = NO_SYMBOLS
 
