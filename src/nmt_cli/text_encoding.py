@@ -119,6 +119,15 @@ def check_uncompressed(beginning: bytes, *, name: str) -> None:
             raise DataError(message, where=name, hint=hint)
 
 
+def decode_utf8(content: bytes, *, name: str) -> str:
+    """A whole text without its byte-order mark; DataError, with the line, if it is not UTF-8."""
+    check_encoding(content, name=name)
+    try:
+        return content.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise not_utf8_error(error, name=name, number=content.count(b"\n", 0, error.start) + 1) from None
+
+
 def not_utf8_error(error: UnicodeDecodeError, *, name: str, number: int) -> DataError:
     """The error for the line of this number, which is not UTF-8; it names the first wrong byte."""
     where, file = f"{name}:{number}", _file_called(name)

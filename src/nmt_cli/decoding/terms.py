@@ -18,7 +18,7 @@ from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
 from nmt_cli.languages import LETTERS_WITHOUT_SPACES
-from nmt_cli.text_encoding import check_encoding, not_utf8_error
+from nmt_cli.text_encoding import decode_utf8
 from nmt_cli.tokenization.pieces import Range
 from nmt_cli.tokenization.sentence_splitting import split_sentences
 
@@ -83,12 +83,7 @@ class TermList:
         """
         with reading_errors(file), open_bytes(file) as stream:
             data = stream.read()
-        check_encoding(data, name=str(file))
-        try:
-            text = data.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            number = data.count(b"\n", 0, error.start) + 1
-            raise not_utf8_error(error, name=str(file), number=number) from None
+        text = decode_utf8(data, name=str(file))
         return cls(parse_terms(text, is_csv=".csv" in file.suffixes, name=str(file)))
 
     def find(self, text: str) -> list[Occurrence]:

@@ -20,7 +20,7 @@ from typing import TextIO
 from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError
 from nmt_cli.languages import in_script_of
-from nmt_cli.text_encoding import COMPOSE, STDIN, check_encoding, conversion, not_utf8_error
+from nmt_cli.text_encoding import COMPOSE, STDIN, conversion, decode_utf8
 from nmt_cli.tokenization.pieces import SPACE_MARK
 from nmt_cli.tokenization.tokenised_text import piece_mark_in_text, sign_of_tokenisation
 
@@ -72,12 +72,7 @@ def read_text(name: str, *, stdin: TextIO | None) -> ScoredText:
     if content in (b"", BOM_UTF8):
         hint = "look at the command before the pipe" if name == STDIN else "check the path, or write the file again"
         raise DataError(f"{name} is empty: there is nothing to score", where=name, hint=hint)
-    check_encoding(content, name=name)
-    try:
-        lines = content.decode("utf-8").removeprefix("\ufeff").split("\n")
-    except UnicodeDecodeError as error:
-        line_number = content.count(b"\n", 0, error.start) + 1
-        raise not_utf8_error(error, name=name, number=line_number) from None
+    lines = decode_utf8(content, name=name).split("\n")
     if lines[-1] == "":
         lines.pop()
     return ScoredText(name, lines, hashlib.sha256(content).hexdigest())
