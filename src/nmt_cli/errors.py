@@ -6,6 +6,8 @@ import difflib
 import keyword
 import re
 from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any
 
 # Exit codes of commands that end without an NmtError; 75 asks a scheduler to start the command again.
 EXIT_INTERRUPTED = 130
@@ -48,13 +50,16 @@ class NmtError(Exception):
         return Exception.__new__, (type(self), self.message), vars(self)
 
 
-def package_error(package: str, error: ImportError, *, extra: str) -> UsageError:
-    """The error for a package that is not installed, or that cannot be imported; `extra` is the extra that has it."""
-    if isinstance(error, ModuleNotFoundError) and error.name == package:
-        hint = f'pip install "nmt-cli[{extra}]", or pip install {package}'
-        return UsageError(f"the package {package} is not installed", where=package, hint=hint)
-    message = f"the package {package} cannot be imported: {first_line(error)}"
-    return UsageError(message, where=package, hint=f"pip install -U {package}")
+def import_package(package: str, *, extra: str) -> Any:
+    """The module of a package that an extra has; UsageError if it is not installed, or cannot be imported."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        message, hint = f"the package {package} cannot be imported: {first_line(error)}", f"pip install -U {package}"
+        if isinstance(error, ModuleNotFoundError) and error.name == package:
+            message = f"the package {package} is not installed"
+            hint = f'pip install "nmt-cli[{extra}]", or pip install {package}'
+        raise UsageError(message, where=package, hint=hint) from None
 
 
 def spell_settings(text: str, spell: Callable[[str, str | None], str]) -> str:

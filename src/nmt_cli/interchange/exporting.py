@@ -26,7 +26,7 @@ from nmt_cli.decoding.ctranslate2.model import import_ctranslate2, write_ctransl
 from nmt_cli.devices import Quantization
 from nmt_cli.errors import DataError, ModelError, UsageError
 from nmt_cli.interchange.huggingface import M2M100_SPM
-from nmt_cli.interchange.marian_model import MASKED_LOGIT, HuggingFaceKind
+from nmt_cli.interchange.marian_model import CLASSES, MASKED_LOGIT, HuggingFaceKind
 from nmt_cli.interchange.marian_vocabulary import names_for_marian
 from nmt_cli.interchange.marian_weights import m2m100_weights, marian_weights
 from nmt_cli.interchange.other_programs import CTranslate2Program, TransformersProgram
@@ -180,7 +180,7 @@ def _write_m2m100(loaded: LoadedModel, directory: Path, kind: HuggingFaceKind) -
         },
         "generation_config.json": search | ids | {"bad_words_ids": [[0], [1], [3]]},
         "tokenizer_config.json": {
-            "tokenizer_class": "NllbTokenizer" if kind == "nllb" else "M2M100Tokenizer",
+            "tokenizer_class": CLASSES[kind][1],
             "model_max_length": config.max_positions,
             "additional_special_tokens": symbols,
             "clean_up_tokenization_spaces": False,
@@ -227,9 +227,7 @@ def _card(
     front, body = read_card(model)
     decoding, directions = config.recipe.decoding, config.languages
     direction = directions.direction(directions.first)
-    kind = _kind_of(config)
-    m2m100 = ("M2M100ForConditionalGeneration", "NllbTokenizer" if kind == "nllb" else "M2M100Tokenizer")
-    model_class, tokenizer_class = ("MarianMTModel", "MarianTokenizer") if kind == "marian" else m2m100
+    model_class, tokenizer_class = CLASSES[_kind_of(config)]
     text = render(
         "exported_model_card.md",
         to=to,

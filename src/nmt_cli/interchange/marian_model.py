@@ -19,6 +19,12 @@ from nmt_cli.recipe.schema import DecodingConfig, LanguagePair
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 FETCH_AGAIN = "fetch the directory again, all its files"
 HuggingFaceKind = Literal["marian", "m2m100", "nllb"]
+# Transformers' classes of a model and of its tokenizer.
+CLASSES: Mapping[HuggingFaceKind, tuple[str, str]] = {
+    "marian": ("MarianMTModel", "MarianTokenizer"),
+    "m2m100": ("M2M100ForConditionalGeneration", "M2M100Tokenizer"),
+    "nllb": ("M2M100ForConditionalGeneration", "NllbTokenizer"),
+}
 NormPlacement = Literal["post", "pre"]
 MASKED_LOGIT = -100.0  # is never the largest, and adds nothing to a softmax
 

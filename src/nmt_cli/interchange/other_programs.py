@@ -14,8 +14,8 @@ import torch
 
 from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.decoding.ctranslate2.model import import_ctranslate2
-from nmt_cli.errors import package_error
-from nmt_cli.interchange.marian_model import HuggingFaceKind
+from nmt_cli.errors import import_package
+from nmt_cli.interchange.marian_model import CLASSES, HuggingFaceKind
 from nmt_cli.interchange.marian_vocabulary import VocabularyRow, names_for_marian, row_name
 from nmt_cli.tokenization.tokenizer import BOS, EOS, UNK, Tokenizer
 
@@ -81,15 +81,12 @@ class TransformersProgram:
     name = "transformers"
 
     def __init__(self, directory: Path, *, symbols: Mapping[str, str], kind: HuggingFaceKind) -> None:
-        """Load the directory; `symbols` has our piece of each target language. UsageError as `import_transformers`."""
-        transformers = import_transformers()
+        """Load the directory; `symbols` has our piece of each target language. UsageError without transformers."""
+        transformers = import_package("transformers", extra="huggingface")
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
-        if is_m2m100 := kind != "marian":
-            model_class = transformers.M2M100ForConditionalGeneration
-            tokenizer_class = transformers.NllbTokenizer if kind == "nllb" else transformers.M2M100Tokenizer
-        else:
-            model_class, tokenizer_class = transformers.MarianMTModel, transformers.MarianTokenizer
+        model_class, tokenizer_class = (getattr(transformers, name) for name in CLASSES[kind])
+        is_m2m100 = kind != "marian"
         self._symbols = {} if is_m2m100 else symbols
         self._tokenizer: Any = tokenizer_class.from_pretrained(directory)
         self.unknown = str(self._tokenizer.unk_token)  # the piece for text that the vocabulary lacks
@@ -129,15 +126,6 @@ class TransformersProgram:
     def _ids(self, pieces: Sequence[str], vocabulary: Mapping[str, int]) -> list[int]:
         named = names_for_marian(pieces, self._symbols)
         return [*(vocabulary[piece] for piece in named), self._model.config.eos_token_id]
-
-
-def import_transformers() -> Any:
-    """The module transformers; UsageError if it is not installed or cannot be imported."""
-    try:
-        import transformers
-    except ImportError as error:
-        raise package_error("transformers", error, extra="huggingface") from None
-    return transformers
 
 
 def _name_all_rows(vocabulary: Mapping[str, int], num_rows: int) -> dict[str, int]:

@@ -6,6 +6,7 @@ import logging
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from nmt_cli.artifacts.manifest import MANIFEST, verify_files, write_manifest
 from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.decoding.attention_maps import alignment_heads, alignment_layer
 from nmt_cli.devices import Quantization
-from nmt_cli.errors import ModelError, NmtError, UsageError, package_error
+from nmt_cli.errors import ModelError, NmtError, UsageError, import_package
 from nmt_cli.model.layers import CrossAttention, DecoderLayer, EncoderLayer, FeedForward, Residual, SelfAttention
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.model.weight_layout import Affine, affine_of, attention_projections, positions_table, refusal, split, stack
@@ -45,6 +46,9 @@ _TAKEN = {
     "positions": ("sinusoidal", "sinusoidal-halves", "sinusoidal-fairseq", "learned", "rotary"),
     "tying": ("all", "target", "none"),
 }
+
+
+import_ctranslate2 = partial(import_package, "ctranslate2", extra="export")
 
 
 class _CopyUnavailable(NmtError):
@@ -113,15 +117,6 @@ def unsupported_setting(config: DecodingConfig) -> UsageError | None:
             hint="add `beam: 1` or `min_tokens: 0`, or take `engine: torch`",
         )
     return None
-
-
-def import_ctranslate2() -> Any:
-    """The module ctranslate2; UsageError if it is not installed or cannot be imported."""
-    try:
-        import ctranslate2
-    except ImportError as error:
-        raise package_error("ctranslate2", error, extra="export") from None
-    return ctranslate2
 
 
 def _empty_spec(specs: Any, model: Transformer) -> Any:
