@@ -9,10 +9,16 @@ from typing import Protocol
 
 import torch
 
+from nmt_cli.artifacts.directory_kinds import check_is_model
+from nmt_cli.artifacts.model_directory import load_saved_config
+from nmt_cli.decoding.ctranslate2.engine import CTranslate2Engine
+from nmt_cli.decoding.ctranslate2.model import unsupported_error, unsupported_setting
 from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
 from nmt_cli.decoding.settings import with_overrides
+from nmt_cli.decoding.torch_engine import TorchEngine
 from nmt_cli.devices import choose_device, choose_precision, parse_precision
 from nmt_cli.errors import DeviceError, UsageError
+from nmt_cli.model import cpu_linear
 from nmt_cli.recipe.directions import Directions
 from nmt_cli.recipe.schema import DecodingConfig, TrainedLines
 from nmt_cli.tokenization.tokenizer import Tokenizer
@@ -86,14 +92,9 @@ def _prefers_ctranslate2(
     It is faster in int8. In float32 torch is at least as fast with many sentences, unless it cannot pack matrices for
     the CPU (docs/design/cpu-search.md#engines).
     """
-    from nmt_cli.artifacts.directory_kinds import check_is_model
-    from nmt_cli.artifacts.model_directory import load_saved_config
-    from nmt_cli.decoding.ctranslate2.model import unsupported_error, unsupported_setting
-    from nmt_cli.model.cpu_linear import can_pack
-
     if precision not in ("auto", "fp32", "int8"):
         return False
-    if precision != "int8" and (choose_device(device).type != "cpu" or can_pack(torch.float32)):
+    if precision != "int8" and (choose_device(device).type != "cpu" or cpu_linear.can_pack(torch.float32)):
         return False
     if len(directories) > 1 or find_spec("ctranslate2") is None:
         return False
@@ -104,14 +105,11 @@ def _prefers_ctranslate2(
 
 
 def _open_torch(directories: Sequence[Path], *, device: str, precision: str) -> Engine:
-    from nmt_cli.decoding.torch_engine import TorchEngine
-    from nmt_cli.model.cpu_linear import can_quantize
-
     if precision != "int8":
         torch_device = choose_device(device)
         torch_precision = choose_precision(parse_precision(precision), device=torch_device, training=False)
         return TorchEngine.load(directories, device=torch_device, precision=torch_precision)
-    if not can_quantize():
+    if not cpu_linear.can_quantize():
         raise DeviceError(
             "torch does not multiply 8-bit integers exactly on this CPU",
             setting="precision",
@@ -121,8 +119,6 @@ def _open_torch(directories: Sequence[Path], *, device: str, precision: str) -> 
 
 
 def _open_ctranslate2(directories: Sequence[Path], *, device: str, precision: str) -> Engine:
-    from nmt_cli.decoding.ctranslate2.engine import CTranslate2Engine
-
     if precision == "bf16":
         raise UsageError(
             "the engine ctranslate2 has no bf16 on a CPU",

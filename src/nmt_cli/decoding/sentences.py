@@ -90,17 +90,18 @@ class SentenceTranslator:
         details: Details,
     ) -> Translation | None:
         """The translation of a hypothesis; None if it has other text in place of the kept ranges."""
-        missing = [occurrences[index] for index in missing_terms(occurrences, text)]
-        unmet = [sentence.text[one.start : one.end] for one in missing]
-        translation = Translation(
-            text, hypothesis.score, hypothesis.log_prob, len(hypothesis.ids), unmet_terms=tuple(unmet)
-        )
         copies = links_to_copies(sentence.text, sentence.kept, text)
         if copies is None:
             return None
-        translation = replace(translation, links=tuple(copies))
-        if not (details.piece_log_probs or details.alignment):
-            return translation
+        missing = [occurrences[index] for index in missing_terms(occurrences, text)]
+        translation = Translation(
+            text,
+            hypothesis.score,
+            hypothesis.log_prob,
+            len(hypothesis.ids),
+            links=tuple(copies),
+            unmet_terms=tuple(sentence.text[one.start : one.end] for one in missing),
+        )
         if details.piece_log_probs:
             scores = word_log_probs(self._engine.target.pieces(hypothesis.ids), hypothesis.piece_log_probs)
             translation = replace(translation, word_log_probs=tuple(scores))
