@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -123,9 +122,6 @@ def test_each_trouble_is_found_and_answered(
     assert found.kind == kind
     assert found.problem.startswith(problem)
     assert found.fix.startswith(fix)
-
-
-Complete = Callable[..., list[str]]
 
 
 @cache

@@ -92,6 +92,12 @@ def test_a_wrong_list_is_refused_with_its_line(tmp_path: Path, text: str, line: 
     assert error.value.where == f"{tmp_path / 'terms.tsv'}:{line}"
 
 
+def test_a_byte_that_is_not_utf8_is_named_with_its_line_behind_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "terms.tsv").write_bytes(b"\xef\xbb\xbfa\tb\n\xff\tc\n")
+    with pytest.raises(DataError, match="line 2 is not UTF-8: it has the byte 0xff"):
+        TermList.read(tmp_path / "terms.tsv")
+
+
 def test_a_list_without_terms_is_refused(tmp_path: Path) -> None:
     for text in ("", "source\ttarget\n\n"):
         with pytest.raises(DataError, match="there are no terms in"):

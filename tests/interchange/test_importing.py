@@ -16,7 +16,6 @@ from torch import Tensor
 
 from nmt_cli.api import Translator
 from nmt_cli.artifacts.model_directory import LoadedModel
-from nmt_cli.artifacts.weights import read_tensors, write_tensors
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.interchange.exporting import export
 from nmt_cli.interchange.importing import ImportedModel, import_model
@@ -69,13 +68,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def opus(written: Path, tmp_path: Path) -> Path:
     """A Marian directory that a test may change."""
     return Path(shutil.copytree(written, tmp_path / "opus"))
-
-
-def change_tensors(opus: Path, **changes: Tensor) -> None:
-    """Replace or add tensors; `__` stands for a dot."""
-    file = opus / "model.safetensors"
-    tensors = {name: tensor.clone() for name, tensor in read_tensors(file, hint="").items()}
-    write_tensors(file, tensors | {name.replace("__", "."): tensor for name, tensor in changes.items()})
 
 
 def their_logits(model: Any, source: list[int], target: list[int]) -> Tensor:
