@@ -25,7 +25,7 @@ from nmt_cli.scoring.metrics import (
     MetricName,
     ScoreReport,
     parse_metric,
-    score_systems,
+    score_corpus,
 )
 from nmt_cli.scoring.texts import language_without_spaces
 from nmt_cli.text_encoding import check_characters
@@ -136,7 +136,7 @@ def score(
     if language is None and {"bleu", "ter"} & {*names} and (found := language_without_spaces(columns[0])):
         logger.warning("the references have no spaces, so a whole line counts as a word: add language=%r", found)
     evaluation_set = EvaluationSet(columns, target_language=language)
-    (reports,) = score_systems([lines], evaluation_set, metrics=names)
+    reports = score_corpus(lines, evaluation_set, metrics=names)
     return reports[0] if isinstance(metrics, str) else reports
 
 

@@ -16,7 +16,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
 from nmt_cli.errors import UsageError
-from nmt_cli.scoring.metrics import TITLES, EvaluationSet, MetricName, ScoreReport, bleu, score_systems
+from nmt_cli.scoring.metrics import TITLES, EvaluationSet, MetricName, ScoreReport, bleu, score_corpus
 from nmt_cli.scoring.moses_bleu import MosesBleuTokenizer, PaperTokenizer
 from nmt_cli.scoring.significance import SystemScore, score_and_compare
 from nmt_cli.scoring.texts import ScoredText, System
@@ -33,9 +33,7 @@ def scored(
     *metrics: MetricName,
     language: str | None = None,
 ) -> list[ScoreReport]:
-    evaluation_set = EvaluationSet(references, target_language=language)
-    (reports,) = score_systems([hypotheses], evaluation_set, metrics=metrics)
-    return reports
+    return score_corpus(hypotheses, EvaluationSet(references, target_language=language), metrics=metrics)
 
 
 def with_intervals(hypotheses: list[str], references: list[str], *metrics: MetricName) -> list[SystemScore]:
@@ -188,7 +186,7 @@ def test_a_named_tokenizer_that_is_not_installed_is_answered_with_its_extra(monk
     monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ko_mecab.MeCab", None)
     evaluation_set = EvaluationSet([["a"]], tokenize="ko-mecab")
     with pytest.raises(UsageError) as caught:
-        score_systems([["a"]], evaluation_set, metrics=["bleu"])
+        score_corpus(["a"], evaluation_set, metrics=["bleu"])
     assert caught.value.message == "BLEU needs a tokenizer for the language 'ko' that is not installed"
     assert (caught.value.setting, caught.value.hint) == ("tokenize: ko-mecab", "pip install 'sacrebleu[ko]'")
 

@@ -126,18 +126,14 @@ class Scorer:
         return [float(self.sacrebleu_metric.sentence_score(hypothesis, refs).score) for hypothesis, refs in known]
 
 
-def score_systems(
-    systems: Sequence[Sequence[str]], evaluation_set: EvaluationSet, *, metrics: Sequence[MetricName]
-) -> list[list[ScoreReport]]:
-    """The reports of each system, one per metric, in their order.
-
-    Raises ValueError if lengths differ, or if there is no text.
-    """
-    reports: list[list[ScoreReport]] = [[] for _ in systems]
+def score_corpus(
+    hypotheses: Sequence[str], evaluation_set: EvaluationSet, *, metrics: Sequence[MetricName]
+) -> list[ScoreReport]:
+    """The report of each metric, in their order; ValueError if lengths differ, or if there is no text."""
+    reports = []
     for name in metrics:
-        scorer = make_scorer(name, systems, evaluation_set, for_segments=False)
-        for reports_of_system, system in zip(reports, scorer.systems, strict=True):
-            reports_of_system.append(scorer.report(scorer.statistics(system)))
+        scorer = make_scorer(name, [hypotheses], evaluation_set, for_segments=False)
+        reports.append(scorer.report(scorer.statistics(scorer.systems[0])))
     return reports
 
 
@@ -171,7 +167,7 @@ def lower_is_better(name: MetricName) -> bool:
 def bleu(hypotheses: Sequence[str], references: Sequence[str], *, target_language: str | None) -> ScoreReport:
     """BLEU against one reference for each hypothesis, as in the validation during training."""
     evaluation_set = EvaluationSet([references], target_language=target_language)
-    ((report,),) = score_systems([hypotheses], evaluation_set, metrics=["bleu"])
+    (report,) = score_corpus(hypotheses, evaluation_set, metrics=["bleu"])
     return report
 
 
