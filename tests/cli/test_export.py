@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
@@ -101,7 +102,9 @@ def test_wrong_arguments_are_answered(arguments: list[str], expected: list[str],
         assert part in line
 
 
-def test_text_for_the_comparison_is_read_from_a_file(tmp_path: Path, nmt: Shell) -> None:
+def test_text_for_the_comparison_is_read_from_a_file_or_stdin(
+    tmp_path: Path, nmt: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("ctranslate2")
     save_tiny(tmp_path / "m", spm_folder=tmp_path)
     (tmp_path / "text").write_text("".join(f"a house {number}\n" for number in range(30)), encoding="utf-8")
@@ -110,8 +113,8 @@ def test_text_for_the_comparison_is_read_from_a_file(tmp_path: Path, nmt: Shell)
     assert done.code == 0
     assert done.stderr[0] == "comparing with CTranslate2 (float32) on 30 lines"
     assert done.stderr[1].startswith("compared on 30 lines: ")
-    (tmp_path / "short").write_text("a house\n\n", encoding="utf-8")
-    done = nmt(*export, "-i", str(tmp_path / "short"), "--overwrite")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a house\n\n")))
+    done = nmt(*export, "-i", "-", "--overwrite")
     assert (done.code, done.stderr[1]) == (4, "at:    --input")
     assert "1 of its 2 lines can be compared" in done.stderr[0]
     assert nmt(*export, "-i", str(tmp_path / "none"), "--overwrite").code == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -67,7 +68,7 @@ def export(
         output,
         to=to,
         quantization=quantization,
-        lines=None if lines is None else read_text(str(lines), stdin=None).lines[:_MAX_LINES],
+        lines=None if lines is None else read_text(str(lines), stdin=sys.stdin).lines[:_MAX_LINES],
         overwrite=overwrite,
     )
     if agreement is not None:
