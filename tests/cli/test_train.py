@@ -138,9 +138,6 @@ def test_a_misspelt_folder_of_prepared_data_is_answered_with_the_nearest(
     outcome = nmt("train", "tiny.yaml", "--data", str(meant.with_name("tinny")))
     assert outcome.stderr[2].startswith(f"fix:   did you mean {meant}? nmt prepare FILE.yaml -o ")
     assert "did you mean" not in nmt("train", "tiny.yaml", "--data", str(meant.with_name("other"))).stderr[2]
-    assert nmt("train", "small").stderr[2] == (
-        "fix:   name a folder that nmt prepare wrote: nmt train small --data data/NAME"
-    )
 
 
 def test_a_packaged_recipe_is_found_beside_a_folder_of_its_name(recipe_folder: Path, nmt: Shell) -> None:

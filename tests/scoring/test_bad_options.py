@@ -10,9 +10,7 @@ from nmt_cli.cli.score.options import check_bounds
 from nmt_cli.errors import DataError, ScoreError, UsageError
 from tests.scoring.shell import HYP, refuse, run
 
-ALL = "take one or more of bleu,paper-bleu,moses-bleu,chrf,chrf++,ter,comet"
-
-# The arguments, the option and the problem, and the hint.
+# The arguments, the option and the problem, and the hint. A wrong bound is refused before anything is read.
 CONTRADICTIONS = """
 -i hyp
 nmt score: REF is missing
@@ -37,6 +35,30 @@ add --baseline HYP
 ref -i hyp --sentence -m paper-bleu -l en-de
 -m: paper-bleu is a score of a whole test set, not for --sentence
 leave paper-bleu out of -m; bleu, chrf, ter and comet have scores of sentences
+
+ref -i hyp -m blue
+-m: there is no metric 'blue'
+did you mean bleu?
+
+ref -i hyp -m rouge
+-m: there is no metric 'rouge'
+take one or more of bleu,paper-bleu,moses-bleu,chrf,chrf++,ter,comet
+
+nowhere -i nowhere --fail-under BLEU=high
+--fail-under BLEU=high: the bound 'high' is not a number
+for example --fail-under BLEU=25
+
+nowhere -i nowhere --fail-under TER=50
+--fail-under TER=50: a lower TER is a better one, so --fail-under cannot bound it
+bound BLEU or chrF2 instead, for example --fail-under BLEU=25
+
+ref -i hyp -m chrf --fail-under BLEU=1
+--fail-under BLEU=1: --fail-under bounds BLEU, but -m does not ask for it
+write -m chrf,bleu
+
+- -i -
+-: stdin can hold one text, but hypothesis and reference are to come from it
+give the others as files; the hypothesis is -i HYP
 """
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -59,34 +81,6 @@ def test_an_empty_file_is_refused(folder: Path, which: str) -> None:
     error = refuse(DataError, "ref", "-i", "hyp")
     assert error.message == f"{which} is empty: there is nothing to score"
     assert (error.where, error.hint) == (which, "check the path, or write the file again")
-
-
-@pytest.mark.parametrize(
-    ("names", "message", "hint"),
-    [
-        ("blue", "there is no metric 'blue'", "did you mean bleu?"),
-        ("rouge", "there is no metric 'rouge'", ALL),
-    ],
-)
-def test_an_unknown_metric_is_refused_with_the_nearest(names: str, message: str, hint: str) -> None:
-    error = refuse(UsageError, "ref", "-i", "hyp", "-m", names)
-    assert (error.message, error.where, error.hint, error.exit_code) == (message, "-m", hint, 2)
-
-
-@pytest.mark.parametrize(
-    ("bound", "message", "hint"),
-    [
-        ("BLEU=high", "the bound 'high' is not a number", "for example --fail-under BLEU=25"),
-        (
-            "TER=50",
-            "a lower TER is a better one, so --fail-under cannot bound it",
-            "bound BLEU or chrF2 instead, for example --fail-under BLEU=25",
-        ),
-    ],
-)
-def test_a_wrong_bound_is_refused_before_anything_is_read(bound: str, message: str, hint: str) -> None:
-    error = refuse(UsageError, "nowhere", "-i", "nowhere", "--fail-under", bound)
-    assert (error.message, error.where, error.hint) == (message, f"--fail-under {bound}", hint)
 
 
 def test_what_is_no_number_reaches_no_bound() -> None:
@@ -142,12 +136,6 @@ def test_tokenised_text_is_scored_with_a_warning(caplog: pytest.LogCaptureFixtur
     assert caplog.messages == []
 
 
-def test_stdin_serves_once() -> None:
-    error = refuse(UsageError, "-", "-i", "-")
-    assert error.message == "stdin can hold one text, but hypothesis and reference are to come from it"
-    assert error.hint == "give the others as files; the hypothesis is -i HYP"
-
-
 def test_empty_translations_are_scored_with_a_warning(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert run("ref", stdin=b"Gut.\n\n \n")
     assert caplog.messages == ["stdin has 2 empty lines out of 3; they count as empty translations"]
@@ -168,7 +156,7 @@ def test_a_tokenised_reference_is_named_in_a_warning(folder: Path, caplog: pytes
 
 
 @pytest.mark.parametrize("case", CONTRADICTIONS.strip().split("\n\n"))
-def test_options_that_do_not_go_together_are_refused(case: str) -> None:
+def test_options_that_are_wrong_or_do_not_go_together_are_refused(case: str) -> None:
     arguments, problem, hint = case.splitlines()
     error = refuse(UsageError, *arguments.split())
     assert (f"{error.where}: {error.message}", error.hint) == (problem, hint)
@@ -179,9 +167,3 @@ def test_resampling_too_many_lines_is_refused(folder: Path) -> None:
     error = refuse(UsageError, "many", "-i", "many", "--confidence")
     assert error.message == "--confidence takes at most 50,000 lines, not 50,001"
     assert error.hint == "leave it out: the interval of a long text is narrow"
-
-
-def test_a_bound_for_a_metric_that_is_not_asked_for_is_refused() -> None:
-    error = refuse(UsageError, "ref", "-i", "hyp", "-m", "chrf", "--fail-under", "BLEU=1")
-    assert error.message == "--fail-under bounds BLEU, but -m does not ask for it"
-    assert error.hint == "write -m chrf,bleu"
