@@ -49,6 +49,11 @@ class MarkupDocument:
         """The blocks of text, in order."""
         return blocks_of(self.parts)
 
+    @property
+    def plain(self) -> str:
+        """The text of the blocks, without tags."""
+        return "\n".join(block.text for block in self.blocks)
+
     def render(self, blocks: Sequence[MarkedText]) -> str:
         """The document with other blocks, in the same order."""
         return render_parts(self.parts, iter(blocks))

@@ -23,7 +23,6 @@ from nmt_cli.recipe.directions import shown_codes
 from nmt_cli.recipe.schema import LanguagePair, SplitSentences
 from nmt_cli.serving.models import ServedModel
 from nmt_cli.serving.request_errors import RequestError, invalid_request_error, shorten
-from nmt_cli.tokenization.pieces import Range
 from nmt_cli.tokenization.split_text import SplitText, has_letters
 
 logger = logging.getLogger(__name__)
@@ -58,10 +57,6 @@ class ModelRoute:
     def is_translated(self) -> bool:
         """False if the text is in the target's language already."""
         return self.source == self.pair[0]
-
-    def as_sentence(self, text: str, kept: Sequence[Range]) -> str:
-        """The text as the worker writes it for the search, with the same number of characters."""
-        return self.model.as_sentence(text, kept, language=self.pair[0])
 
     def split(self, block: MarkedText, *, when: SplitSentences) -> tuple[SplitText, list[int]]:
         """The text of a block as its model splits it; a text that is not translated has no sentences."""

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from nmt_cli.decoding.terms import TermList
 from nmt_cli.documents.formats import DocumentInBlocks, Limits, read_document
 from nmt_cli.documents.marked_text import MarkedText
+from nmt_cli.documents.markup import MarkupDocument
 from nmt_cli.documents.markup_tokens import MarkupRules
 from nmt_cli.errors import DataError
 from nmt_cli.languages import match_code
@@ -24,7 +25,7 @@ from nmt_cli.serving.glossaries import GlossaryStore
 from nmt_cli.serving.keys import ApiKeys, KeyOwner
 from nmt_cli.serving.models import ServedModel
 from nmt_cli.serving.queue import QueuedSentence
-from nmt_cli.serving.queued_texts import AskedBlock, Caller, QueuedText, abandon, queued_sentence
+from nmt_cli.serving.queued_texts import Caller, QueuedText, abandon, queued_sentence
 from nmt_cli.serving.request_errors import (
     BUSY_CODE,
     TIMEOUT,
@@ -39,7 +40,7 @@ from nmt_cli.serving.request_errors import (
 from nmt_cli.serving.request_limits import MAX_FILE_BYTES, RequestLimits, SearchOptions
 from nmt_cli.serving.router import ModelRoute, ModelRouter, is_source_given
 from nmt_cli.serving.server_metrics import ServerMetrics
-from nmt_cli.serving.translated_texts import RequestText, TranslatedText
+from nmt_cli.serving.translated_texts import TranslatedText, read_text
 from nmt_cli.serving.worker_model import AskedSentence, AttentionTask, NextWordsTask, SearchTask
 from nmt_cli.text_encoding import wide_encoding
 
@@ -67,12 +68,12 @@ class Service:
     documents: DocumentStore = field(default_factory=DocumentStore)
     glossaries: GlossaryStore = field(default_factory=GlossaryStore)
 
-    async def read_texts(self, texts: Sequence[str], rules: MarkupRules | None) -> list[RequestText]:
+    async def read_texts(self, texts: Sequence[str], rules: MarkupRules | None) -> list[MarkupDocument]:
         """The texts of a request, with markup or, without rules, plain; RequestError as from `check_texts`.
 
         Tags do not count as characters.
         """
-        sent_texts = await off_the_loop(texts, lambda: [RequestText.read(text, rules) for text in texts])
+        sent_texts = await off_the_loop(texts, lambda: [read_text(text, rules) for text in texts])
         self.check_texts([text.plain for text in sent_texts])
         return sent_texts
 
@@ -112,7 +113,7 @@ class Service:
 
     async def translate_each(
         self,
-        texts: Sequence[RequestText],
+        texts: Sequence[MarkupDocument],
         options: SearchOptions,
         *,
         source: str | None,
@@ -133,7 +134,7 @@ class Service:
 
     async def translate(
         self,
-        texts: Sequence[RequestText],
+        texts: Sequence[MarkupDocument],
         routes: Sequence[ModelRoute],
         options: SearchOptions,
         *,
@@ -147,7 +148,7 @@ class Service:
         """
         blocks = [text.blocks for text in texts]
         queued_texts = await self._split(blocks, routes, options, terms=terms, caller=caller)
-        num_sentences = sum(len(text.all_sentences) for text in queued_texts)
+        num_sentences = sum(len(text.sentences) for text in queued_texts)
         if num_sentences > self.limits.sentences:
             raise too_many_error(num_sentences, "sentences", limit=self.limits.sentences)
         if options.prefix.strip() and num_sentences != 1:
@@ -155,15 +156,15 @@ class Service:
         deadline = asyncio.get_running_loop().time() + self.limits.timeout_seconds
         try:
             for model in dict.fromkeys(route.model for route in routes):
-                of_model = [text.all_sentences for text in queued_texts if text.route.model is model]
+                of_model = [text.sentences for text in queued_texts if text.route.model is model]
                 self._submit(list(chain.from_iterable(of_model)), model)
             for text, queued in zip(texts, queued_texts, strict=True):
-                await self._wait(queued.all_sentences, caller=caller, deadline=deadline)
+                await self._wait(queued.sentences, caller=caller, deadline=deadline)
                 # To put marks into a long text takes time.
                 marked = [block.text for block in text.blocks if block.marks]
                 yield await off_the_loop(marked, partial(queued.translated, text, alignments=options.alignments))
         finally:
-            abandon([sentence for text in queued_texts for sentence in text.all_sentences])
+            abandon([sentence for text in queued_texts for sentence in text.sentences])
 
     async def start_document(
         self,
@@ -224,7 +225,7 @@ class Service:
     ) -> list[MarkedText]:
         """The translations of any number of blocks; it waits for room in the queue, and takes little."""
         (queued,) = await self._split([blocks], [route], SearchOptions(), terms=terms, caller=caller)
-        sentences = queued.all_sentences
+        sentences = queued.sentences
         size = min(_PORTION_SENTENCES, self.limits.sentences)
         loop = asyncio.get_running_loop()
         try:
@@ -257,17 +258,13 @@ class Service:
     ) -> list[QueuedText]:
         """The blocks of texts in sentences, which are not in the queue yet."""
         tasks = {model: self.search_task(model, options) for model in dict.fromkeys(route.model for route in routes)}
-        asked = await off_the_loop(
+        return await off_the_loop(
             [block.text for blocks in texts for block in blocks],
             lambda: [
-                [AskedBlock.of(block, route, options, terms) for block in blocks]
+                QueuedText.of(blocks, route, options, tasks[route.model], terms=terms, caller=caller)
                 for blocks, route in zip(texts, routes, strict=True)
             ],
         )
-        return [
-            QueuedText.of(blocks, route, tasks[route.model], caller)
-            for blocks, route in zip(asked, routes, strict=True)
-        ]
 
     async def ask_about_words(
         self, source: str, task: AttentionTask | NextWordsTask, route: ModelRoute, *, caller: Caller

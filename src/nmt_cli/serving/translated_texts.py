@@ -12,12 +12,13 @@ from typing import Annotated, Any
 from pydantic import BaseModel, PlainSerializer
 
 from nmt_cli.documents.marked_text import MarkedText
-from nmt_cli.documents.markup import parse_markup
+from nmt_cli.documents.markup import MarkupDocument, parse_markup, write_plain
 from nmt_cli.documents.markup_tokens import MarkupRules
+from nmt_cli.documents.parts import Block
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.pieces import Link, Range
 from nmt_cli.tokenization.sentence_splitting import split_line
-from nmt_cli.tokenization.split_text import SplitText
+from nmt_cli.tokenization.split_text import SplitText, by_rank
 from nmt_cli.tokenization.white_space import is_blank
 
 # A model would lose a tag. The values of its attributes tell <b id=1> from the comparisons in "a <b and c> d".
@@ -30,25 +31,9 @@ Answer = Mapping[str, Any]
 """What a worker found for a sentence: the fields of a `Translation`, which cannot be imported without torch."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestText:
-    """A text of a request: its blocks to translate, and how the text is made of their translations."""
-
-    blocks: Sequence[MarkedText]
-    render: Callable[[Sequence[MarkedText]], str]
-
-    @classmethod
-    def read(cls, sent: str, rules: MarkupRules | None) -> RequestText:
-        """The text as a client sent it, in a markup language or, without rules, plain."""
-        if rules is None:
-            return cls([MarkedText(sent)], lambda blocks: blocks[0].text)
-        document = parse_markup(sent, rules)
-        return cls(document.blocks, document.render)
-
-    @property
-    def plain(self) -> str:
-        """What is translated, without tags."""
-        return "\n".join(block.text for block in self.blocks)
+def read_text(sent: str, rules: MarkupRules | None) -> MarkupDocument:
+    """The text as a client sent it, in a markup language or, without rules, plain: one block."""
+    return MarkupDocument([Block(MarkedText(sent), write_plain)]) if rules is None else parse_markup(sent, rules)
 
 
 def split_text(
@@ -147,9 +132,9 @@ class TranslatedText(Candidate):
 
 
 def join_sentences(
-    text: RequestText,
+    text: MarkupDocument,
     blocks: Sequence[SplitBlock],
-    answers: Sequence[Sequence[Answer]],
+    answers: Sequence[Answer],
     languages: LanguagePair,
     *,
     alignments: bool,
@@ -159,37 +144,27 @@ def join_sentences(
     Its alternatives are made of the second best of each sentence, the third best, and so on. The last translation of a
     sentence stands for all that are missing.
     """
-    ranked = [[[answer, *answer["alternatives"]] for answer in of_block] for of_block in answers]
     best, *alternatives = [
-        _candidate(
-            text,
-            blocks,
-            [[candidates[min(rank, len(candidates) - 1)] for candidates in of_block] for of_block in ranked],
-            languages,
+        Candidate(
+            text=text.render(translated_blocks(blocks, ranked, languages)),
+            score=sum(answer["score"] for answer in ranked),
+            log_prob=sum(answer["log_prob"] for answer in ranked),
         )
-        for rank in range(max((len(candidates) for of_block in ranked for candidates in of_block), default=1))
+        for ranked in by_rank([[answer, *answer["alternatives"]] for answer in answers])
     ]
+    sources = [source for block in blocks for source in block.split.sentences]
     sentences = [
         TranslatedSentence.model_validate(
             {**answer, "source": source, "alignment": answer["alignment"] if alignments else None}
         )
-        for block, of_block in zip(blocks, answers, strict=True)
-        for source, answer in zip(block.split.sentences, of_block, strict=True)
+        for source, answer in zip(sources, answers, strict=True)
     ]
     return TranslatedText(**dict(best), alternatives=alternatives, sentences=sentences)
 
 
-def _candidate(
-    text: RequestText,
-    blocks: Sequence[SplitBlock],
-    answers: Sequence[Sequence[Answer]],
-    languages: LanguagePair,
-) -> Candidate:
-    """The text made of one translation of each sentence."""
-    translated = [block.translated(of_block, languages) for block, of_block in zip(blocks, answers, strict=True)]
-    sentences = [answer for of_block in answers for answer in of_block]
-    return Candidate(
-        text=text.render(translated),
-        score=sum(answer["score"] for answer in sentences),
-        log_prob=sum(answer["log_prob"] for answer in sentences),
-    )
+def translated_blocks(
+    blocks: Sequence[SplitBlock], answers: Sequence[Answer], languages: LanguagePair
+) -> list[MarkedText]:
+    """The translations of blocks, made of an answer for each of their sentences."""
+    remaining = iter(answers)
+    return [block.translated([next(remaining) for _ in block.split.sentences], languages) for block in blocks]

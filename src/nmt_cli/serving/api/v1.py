@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
 from nmt_cli.decoding.terms import TermList
+from nmt_cli.documents.markup import MarkupDocument
 from nmt_cli.documents.markup_tokens import MARKUP
 from nmt_cli.languages import DetectedLanguage
 from nmt_cli.serving.api.endpoints import Call, JsonRoute, KeyedCall, NotBlank, SourceLanguage, json_response, open_call
@@ -21,7 +22,7 @@ from nmt_cli.serving.request_errors import BUSY, REFUSED, ClientGone, RequestErr
 from nmt_cli.serving.request_limits import SearchOptions
 from nmt_cli.serving.router import ModelRoute
 from nmt_cli.serving.service import Service, off_the_loop
-from nmt_cli.serving.translated_texts import Candidate, RequestText, TranslatedText
+from nmt_cli.serving.translated_texts import Candidate, TranslatedText
 from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask
 
 _NDJSON = "application/x-ndjson"
@@ -166,7 +167,7 @@ async def translate(fields: TranslateRequest, call: _Keyed) -> Response:
         return await _translate(fields, call, texts)
 
 
-async def _translate(fields: TranslateRequest, call: Call, texts: list[RequestText]) -> Response:
+async def _translate(fields: TranslateRequest, call: Call, texts: list[MarkupDocument]) -> Response:
     service = call.service
     text = "\n".join(text.plain for text in texts)
     route = await off_the_loop([text], partial(service.models.route, fields.source, fields.target, text=text))
@@ -251,7 +252,7 @@ async def _route_for_sentence(fields: NextWordsRequest | AttentionRequest, servi
 
 
 async def _stream_lines(
-    fields: TranslateRequest, call: Call, texts: list[RequestText], routes: list[ModelRoute], terms: TermList | None
+    fields: TranslateRequest, call: Call, texts: list[MarkupDocument], routes: list[ModelRoute], terms: TermList | None
 ) -> AsyncIterator[bytes]:
     """A line of JSON for each text, in order; if an error ends the stream, the last line is the error."""
     is_begun = False
