@@ -16,9 +16,7 @@ from nmt_cli.artifacts.run import model_of_run
 from nmt_cli.documents.kept_text import find_kept, without_overlaps
 from nmt_cli.documents.marked_text import MarkedText
 from nmt_cli.errors import ModelError, UsageError
-from nmt_cli.languages import (
-    standard_code,
-)
+from nmt_cli.languages import standard_code
 from nmt_cli.recipe.schema import SplitSentences
 from nmt_cli.serving.queue import BatchQueue
 from nmt_cli.serving.server_metrics import ServerMetrics

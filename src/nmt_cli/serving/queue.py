@@ -212,7 +212,7 @@ class BatchQueue:
     def _max_padded_tokens(self, task: SentenceTask) -> int:
         return self.max_tokens // (task.beam if isinstance(task, SearchTask) else 1)
 
-    def _remove_from_queue(self, batch: Sequence[QueuedSentence]) -> list[QueuedSentence]:
+    def _remove_from_queue(self, batch: list[QueuedSentence]) -> list[QueuedSentence]:
         now = asyncio.get_running_loop().time()
         taken = {id(sentence) for sentence in batch}
         self._num_batches += 1
@@ -222,7 +222,7 @@ class BatchQueue:
             self._metrics.queue_seconds.labels(self.name).observe(now - sentence.queued)
         self._metrics.batch_sentences.labels(self.name).observe(len(batch))
         self._metrics.batch_tokens.labels(self.name).observe(len(batch) * max(sentence.tokens for sentence in batch))
-        return list(batch)
+        return batch
 
     def drop_unwanted(self) -> None:
         """Drop the sentences that were cancelled."""

@@ -54,9 +54,9 @@ class WorkerPool:
         *,
         reload: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
-        self._queue = queue
-        self._settings = settings
-        self._metrics = metrics
+        self.queue = queue
+        self.settings = settings
+        self.metrics = metrics
         self._reload = reload
         self._slots: list[_PoolSlot] = []
         self._old_slots: list[_PoolSlot] = []
@@ -68,8 +68,8 @@ class WorkerPool:
         try:
             async with asyncio.TaskGroup() as group:  # on an error, it waits until all others are cancelled
                 starts += [
-                    group.create_task(WorkerProcess.start(model, self._settings.engine))
-                    for _ in range(self._settings.workers)
+                    group.create_task(WorkerProcess.start(model, self.settings.engine))
+                    for _ in range(self.settings.workers)
                 ]
             if any(start.result().digest != digest for start in starts):
                 hint = "load it again, now that all of it is there"
@@ -87,12 +87,9 @@ class WorkerPool:
 
     async def replace_workers(self, model: Path, workers: Sequence[WorkerProcess]) -> None:
         """Replace the old workers by new ones at once. Returns when the old workers have finished their batches."""
-        self._queue.min_wide_tokens = workers[0].min_wide_tokens
+        self.queue.min_wide_tokens = workers[0].min_wide_tokens
         self._old_slots = self._slots
-        self._slots = [
-            _PoolSlot(self, model, worker, queue=self._queue, settings=self._settings, metrics=self._metrics)
-            for worker in workers
-        ]
+        self._slots = [_PoolSlot(self, model, worker) for worker in workers]
         await asyncio.gather(*(slot.retire() for slot in self._old_slots))
 
     @property
@@ -106,7 +103,7 @@ class WorkerPool:
         if self.num_ready > 0 or not any(slot.has_failed for slot in self._slots):
             return None
         return RequestError(
-            f"the model {self._queue.name} is not loaded now",
+            f"the model {self.queue.name} is not loaded now",
             hint=f"try again in {_RETRY_AFTER_SECONDS} s; the server's log says why",
             status=503,
             code="not_loaded",
@@ -132,20 +129,9 @@ class WorkerPool:
 class _PoolSlot:
     """A slot of the pool: one worker at a time, which does batch after batch until the slot is retired."""
 
-    def __init__(
-        self,
-        pool: WorkerPool,
-        model: Path,
-        worker: WorkerProcess,
-        *,
-        queue: BatchQueue,
-        settings: ModelSettings,
-        metrics: ServerMetrics,
-    ) -> None:
+    def __init__(self, pool: WorkerPool, model: Path, worker: WorkerProcess) -> None:
         self._pool = pool
-        self._queue = queue
-        self._settings = settings
-        self._metrics = metrics
+        self._queue, self._metrics, self._settings = pool.queue, pool.metrics, pool.settings
         self._model = model
         self._digest = worker.digest
         self.worker: WorkerProcess | None = worker  # None while a new one starts

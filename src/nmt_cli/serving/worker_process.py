@@ -69,14 +69,10 @@ class WorkerProcess:
         question = partial(WorkerModel.answer, sentences=list(sentences), task=task)
         return await self._ask_model(question, timeout_seconds=timeout_seconds)
 
-    def kill(self) -> None:
-        """End it at once."""
-        self._worker.kill()
-
     async def close(self) -> None:
         """End the process: between two batches by itself, within a batch at once."""
         if self._answer is not None and not self._answer.done():
-            self.kill()
+            self._worker.kill()
             await asyncio.gather(asyncio.wrap_future(self._answer), return_exceptions=True)
         await asyncio.wrap_future(self._waiting_threads.submit(self._worker.close))
         await asyncio.wait([self.exit_code])
@@ -88,9 +84,9 @@ class WorkerProcess:
             answer: R = await asyncio.wrap_future(self._answer)
             return answer
         except (WorkerLost, TimeoutError) as error:
-            self.kill()
+            self._worker.kill()
             raise WorkerFailed(str(error)) from None
         except (MemoryError, RuntimeError) as error:
-            self.kill()
+            self._worker.kill()
             logger.error("%s", error)  # with the traceback of the worker
             raise WorkerFailed("a worker process raised an unexpected error") from None
