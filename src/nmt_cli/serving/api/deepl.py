@@ -26,11 +26,6 @@ _UNSUPPORTED = ("style_id", "translation_memory_id", "custom_instructions")
 # The only service of the server. It can detect each language that it translates from.
 _TEXTS, _DETECTION = "translate_text", "auto_detection"
 _RESOURCE = f"{_TEXTS}; other services have no languages here"
-# Lists that are always empty, by path: clients fill menus with them.
-_EMPTY_LISTS = {
-    "/v3/style_rules": "style_rules",
-    "/v3/translation_memories": "translation_memories",
-}
 
 
 def _read_names(value: Any) -> Any:
@@ -301,11 +296,13 @@ def _num_lines(text: str) -> int:
     return sum(bool(line.strip()) for line in text.splitlines())
 
 
-async def empty_list(call: KeyedDeepLCall) -> Response:
+@router.get("/v3/style_rules", response_model=dict[str, list[str]], name="v3_style_rules")
+async def style_rules(call: KeyedDeepLCall) -> Response:
     """An empty list."""
-    return json_response({_EMPTY_LISTS[call.request.scope["route"].path]: []})
+    return json_response({"style_rules": []})
 
 
-for _path in _EMPTY_LISTS:
-    _operation = _path[1:].translate(str.maketrans("/-", "__"))
-    router.add_api_route(_path, empty_list, response_model=dict[str, list[str]], name=_operation)
+@router.get("/v3/translation_memories", response_model=dict[str, list[str]], name="v3_translation_memories")
+async def translation_memories(call: KeyedDeepLCall) -> Response:
+    """An empty list."""
+    return json_response({"translation_memories": []})

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from functools import partial
-from typing import Annotated, Any, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 from fastapi import Query
 from fastapi.responses import PlainTextResponse, Response
@@ -13,10 +12,9 @@ from pydantic import BaseModel, Field
 
 from nmt_cli.serving.api.deepl import KeyedDeepLCall, deepl_router
 from nmt_cli.serving.api.endpoints import Call, FormRoute, LongFormRoute, NotBlank, json_response
-from nmt_cli.serving.glossaries import Dictionary, EntriesFormat, Glossary, GlossaryStore
+from nmt_cli.serving.glossaries import Dictionary, EntriesFormat, Glossary
 from nmt_cli.serving.request_errors import not_found_error
 
-T = TypeVar("T")
 _CREATED = 201
 
 
@@ -122,7 +120,7 @@ async def glossary_pairs(call: KeyedDeepLCall) -> Response:
 @long_router.post("/v2/glossaries", response_model=DeepLGlossary, status_code=_CREATED)
 async def create_glossary(fields: DeepLGlossaryRequest, call: KeyedDeepLCall) -> Response:
     """A new glossary of one language pair."""
-    made = await _change(call, lambda store: store.create(fields.name, [_dictionary(fields, call)], call.owner))
+    made = await _created(fields.name, [fields], call)
     return json_response(_glossary_json(made), status=_CREATED)
 
 
@@ -148,10 +146,7 @@ async def glossary_entries(call: KeyedDeepLCall) -> Response:
 @long_router.post("/v3/glossaries", response_model=DeepLGlossaryV3, status_code=_CREATED)
 async def create_glossary_v3(fields: DeepLGlossaryV3Request, call: KeyedDeepLCall) -> Response:
     """A new glossary of several language pairs."""
-    made = await _change(
-        call,
-        lambda store: store.create(fields.name, [_dictionary(one, call) for one in fields.dictionaries], call.owner),
-    )
+    made = await _created(fields.name, fields.dictionaries, call)
     return json_response(_glossary_v3_json(made), status=_CREATED)
 
 
@@ -171,14 +166,9 @@ async def glossary_v3(call: KeyedDeepLCall) -> Response:
 async def change_glossary(fields: DeepLGlossaryChangeRequest, call: KeyedDeepLCall) -> Response:
     """A glossary with a new name, or with entries added or replaced."""
     glossary_id = _found(call).id
-    changed = await _change(
-        call,
-        lambda store: store.update(
-            glossary_id,
-            call.owner,
-            name=fields.name,
-            dictionaries=[_dictionary(one, call) for one in fields.dictionaries],
-        ),
+    dictionaries = await _dictionaries(fields.dictionaries, call)
+    changed = await asyncio.to_thread(
+        call.service.glossaries.update, glossary_id, call.owner, name=fields.name, dictionaries=dictionaries
     )
     return json_response(_glossary_v3_json(changed))
 
@@ -195,43 +185,36 @@ async def dictionary_entries(fields: Annotated[DeepLGlossaryPair, Query()], call
 async def replace_dictionary(fields: DeepLDictionaryRequest, call: KeyedDeepLCall) -> Response:
     """A dictionary in place of that of the same language pair."""
     glossary_id = _found(call).id
-
-    def put(store: GlossaryStore) -> Dictionary:
-        dictionary = _dictionary(fields, call)
-        store.replace_dictionary(glossary_id, dictionary, call.owner)
-        return dictionary
-
-    return json_response(_dictionary_json(await _change(call, put)))
+    (dictionary,) = await _dictionaries([fields], call)
+    await asyncio.to_thread(call.service.glossaries.replace_dictionary, glossary_id, dictionary, call.owner)
+    return json_response(_dictionary_json(dictionary))
 
 
 @router.delete("/v3/glossaries/{glossary_id}/dictionaries", status_code=204)
 async def delete_dictionary(fields: Annotated[DeepLGlossaryPair, Query()], call: KeyedDeepLCall) -> Response:
     """Delete the dictionary of a language pair."""
     glossary_id, pair = _found(call).id, _pair(fields, call)
-    await _change(call, lambda store: store.delete_dictionary(glossary_id, pair, call.owner))
+    await asyncio.to_thread(call.service.glossaries.delete_dictionary, glossary_id, pair, call.owner)
     return Response(status_code=204)
 
 
-async def _delete_glossary(call: KeyedDeepLCall) -> Response:
+@router.delete("/v2/glossaries/{glossary_id}", status_code=204, name="delete_glossary_v2")
+@router.delete("/v3/glossaries/{glossary_id}", status_code=204, name="delete_glossary_v3")
+async def delete_glossary(call: KeyedDeepLCall) -> Response:
     """Delete a glossary."""
-    glossary_id = _found(call).id
-    await _change(call, lambda store: store.delete(glossary_id, call.owner))
+    await asyncio.to_thread(call.service.glossaries.delete, _found(call).id, call.owner)
     return Response(status_code=204)
 
 
-for _version in ("v2", "v3"):
-    router.add_api_route(
-        f"/{_version}/glossaries/{{glossary_id}}",
-        _delete_glossary,
-        methods=["DELETE"],
-        status_code=204,
-        name=f"delete_glossary_{_version}",
+async def _created(name: str, sent: Sequence[DeepLDictionaryRequest], call: Call) -> Glossary:
+    return await asyncio.to_thread(call.service.glossaries.create, name, await _dictionaries(sent, call), call.owner)
+
+
+async def _dictionaries(sent: Sequence[DeepLDictionaryRequest], call: Call) -> list[Dictionary]:
+    """The dictionaries of a request; to read many entries takes time."""
+    return await asyncio.to_thread(
+        lambda: [Dictionary.read(_pair(one, call), one.entries, one.entries_format) for one in sent]
     )
-
-
-async def _change(call: Call, change: Callable[[GlossaryStore], T]) -> T:
-    """The result of a change, which may take time for many entries."""
-    return await asyncio.to_thread(partial(change, call.service.glossaries))
 
 
 def _found(call: Call) -> Glossary:
@@ -241,10 +224,6 @@ def _found(call: Call) -> Glossary:
 def _pair(fields: DeepLGlossaryPair, call: Call) -> tuple[str, str]:
     """The pair that a model translates; RequestError if there is none."""
     return call.service.models.route(fields.source_lang, fields.target_lang, text="").pair
-
-
-def _dictionary(fields: DeepLDictionaryRequest, call: Call) -> Dictionary:
-    return Dictionary.read(_pair(fields, call), fields.entries, fields.entries_format)
 
 
 def _only_dictionary(glossary: Glossary) -> Dictionary:
