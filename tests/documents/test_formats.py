@@ -399,7 +399,6 @@ BAD: dict[str, tuple[str, bytes, str]] = {
     "a zip bomb": ("a.docx", archive({"word/document.xml": b" " * 2_000_000}), "too large: its files have 2,000,000"),
     "many files": ("a.docx", archive({f"{number}": b"" for number in range(30)}), "too large: it has 30 files"),
     "a large file": ("a.txt", b"a" * 200_000, "too large: it has 200,000 bytes"),
-    "a path out of it": ("a.docx", archive({"word/document.xml": BODY, "../x": b""}), "leads out of it"),
     "no zip": ("a.docx", b"PK\3\4 and no more", "cannot be opened"),
     "a cut zip": ("a.docx", archive({"word/document.xml": BODY * 99})[:-40], "cannot be opened"),
     "an empty zip": ("a.odt", b"", "cannot be opened"),

@@ -6,7 +6,7 @@ import html
 import re
 import string
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html.parser import HTMLParser
 from random import Random
 
@@ -18,7 +18,7 @@ from nmt_cli.documents.kept_text import find_kept
 from nmt_cli.documents.marked_text import MarkedText
 from nmt_cli.documents.markup import MarkupDocument, parse_markup
 from nmt_cli.documents.markup_tokens import HTML, XML, MarkupRules
-from nmt_cli.tokenization.pieces import Link
+from nmt_cli.tokenization.pieces import Link, Range
 
 WORD = re.compile(r"\S+")
 
@@ -30,14 +30,14 @@ def word_links(source: str, target: str, pairs: Sequence[tuple[int, int]]) -> li
     return [Link(*sources[first], *targets[second]) for first, second in pairs]
 
 
-def reversed_words(block: MarkedText) -> MarkedText:
-    """The block translated into a language with the words in the opposite order, all in capitals, but for kept text."""
+def reordered(block: MarkedText, order: Callable[[list[Range]], Iterable[Range]]) -> MarkedText:
+    """The block translated into a language with another order of words, all in capitals, but for kept text."""
     words = [*block.kept]
     for match in WORD.finditer(block.text):
         if not any(start < match.end() and match.start() < end for start, end in block.kept):
             words.append(match.span())
     text, links = "", []
-    for start, end in sorted(words, reverse=True):
+    for start, end in order(words):
         word = block.text[start:end] if (start, end) in block.kept else block.text[start:end].upper()
         text += " " if text else ""
         links.append(Link(start, end, len(text), len(text) + len(word)))
@@ -46,7 +46,7 @@ def reversed_words(block: MarkedText) -> MarkedText:
 
 
 def translated(document: MarkupDocument) -> str:
-    return document.render([reversed_words(block) for block in document.blocks])
+    return document.render([reordered(block, lambda words: sorted(words, reverse=True)) for block in document.blocks])
 
 
 def same(document: MarkupDocument) -> str:

@@ -28,11 +28,11 @@ from pptx.util import Inches
 from nmt_cli.api import Translator
 from nmt_cli.documents.encoding import Encoding
 from nmt_cli.documents.formats import COMMAND_LINE_LIMITS, TextDocument, read_document
-from nmt_cli.documents.marked_text import MarkedText
 from nmt_cli.documents.office import WORD, office_parts
 from nmt_cli.recipe.schema import LanguagePair
-from nmt_cli.tokenization.pieces import Link
+from nmt_cli.tokenization.pieces import Range
 from tests.decoding.trained import TEST
+from tests.documents.test_markup import reordered
 
 EN_DE = LanguagePair(source="en", target="de")
 SENTENCES = [source for source, _ in TEST]
@@ -187,28 +187,16 @@ PARAGRAPHS = st.recursive(
 )
 
 
-def shuffled(block: MarkedText, random: Random) -> MarkedText:
-    """The block translated into a language with another order of words, all in capitals, but for kept text."""
-    words = [*block.kept]
-    for match in re.finditer(r"\S+", block.text):
-        if not any(start < match.end() and match.start() < end for start, end in block.kept):
-            words.append(match.span())
-    random.shuffle(words)
-    text, links = "", []
-    for start, end in words:
-        text += " " if text else ""
-        word = block.text[start:end] if (start, end) in block.kept else block.text[start:end].upper()
-        links.append(Link(start, end, len(text), len(text) + len(word)))
-        text += word
-    return block.translated(text, links)
-
-
 @given(PARAGRAPHS, st.randoms(use_true_random=False))
 @settings(max_examples=300, deadline=None)
 def test_whatever_the_order_of_words_all_text_is_in_runs_and_no_tag_is_lost(paragraph: str, random: Random) -> None:
     xml = f'<d xmlns:w="w" xmlns:r="r">{word(f"<p>{paragraph}</p>")}</d>'
     document = TextDocument("x", Encoding("utf-8"), *office_parts(xml, WORD))
-    written = document.write([shuffled(block, random) for block in document.blocks])
+
+    def shuffled(words: list[Range]) -> list[Range]:
+        return random.sample(words, len(words))
+
+    written = document.write([reordered(block, shuffled) for block in document.blocks])
     before, after = etree.fromstring(xml), etree.fromstring(written)
 
     def tags(root: etree._Element) -> Counter[object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from nmt_cli.documents.markup import block_parts, block_writer, cdata_parts
 from nmt_cli.documents.markup_tokens import XML, Token, cdata_text, is_cdata, markup_tokens, matching_tags
@@ -43,15 +43,13 @@ class _Tree:
     def named(self, *names: str) -> list[int]:
         """The elements with one of these names, whatever their namespace."""
         return [
-            index for index, token in enumerate(self.tokens) if self._is_named(index, names) and token.kind != "close"
+            index for index, token in enumerate(self.tokens) if _local_name(token) in names and token.kind != "close"
         ]
-
-    def _is_named(self, index: int, names: Iterable[str]) -> bool:
-        return _local_name(self.tokens[index]) in names
 
     def child(self, parent: int, name: str) -> int | None:
         """The first element of this name directly inside of another one."""
-        return next((index for index in self.children.get(parent, ()) if self._is_named(index, (name,))), None)
+        children = self.children.get(parent, ())
+        return next((index for index in children if _local_name(self.tokens[index]) == name), None)
 
     def end(self, index: int) -> int:
         """The token that ends an element: the element itself if it is empty."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from nmt_cli.documents.icu_messages import ICU_ARGUMENT
 from nmt_cli.documents.markup import parse_markup
 from nmt_cli.documents.markup_tokens import PLAIN
-from nmt_cli.documents.parts import Block, Part
+from nmt_cli.documents.parts import Part
 
 # A plural of ICU may have several.
 _TEXT = rf"(?:[^\r\n{{]++|{ICU_ARGUMENT}|\{{)"
@@ -28,10 +28,6 @@ def text_parts(text: str, escape: Callable[[str], str] = str) -> list[Part]:
     for match in _LINE.finditer(text):
         parts.append(escape(text[position : match.start()]))
         for part in parse_markup(match[0], PLAIN).parts:
-            parts.append(escape(part) if isinstance(part, str) else _escaped(part, escape))
+            parts.append(escape(part) if isinstance(part, str) else part.respelled(escape))
         position = match.end()
     return [*parts, escape(text[position:])]
-
-
-def _escaped(block: Block, escape: Callable[[str], str]) -> Block:
-    return Block(block.text, lambda translation: escape(block.write(translation)))

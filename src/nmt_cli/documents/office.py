@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from nmt_cli.documents.marked_text import MarkedText
 from nmt_cli.documents.markup import block_parts, block_writer
 from nmt_cli.documents.markup_tokens import MarkupRules, Token, markup_tokens, matching_tags
-from nmt_cli.documents.parts import Block, Part
+from nmt_cli.documents.parts import Part
 
 
 def _names(prefix: str, names: str) -> frozenset[str]:
@@ -144,10 +143,7 @@ class _Reader:
         if self._rules.runs is None:
             return parts
         in_runs = partial(_in_runs, rules=self._rules, runs=self._rules.runs, properties=base)
-        return [
-            in_runs(part) if isinstance(part, str) else Block(part.text, partial(_written, part.write, in_runs))
-            for part in parts
-        ]
+        return [in_runs(part) if isinstance(part, str) else part.respelled(in_runs) for part in parts]
 
     def _with_whole_codes(self, tokens: Sequence[Token]) -> list[Token]:
         """The tokens, where each element of code is one token with its content, and nothing is ignored.
@@ -344,10 +340,6 @@ def _in_runs(markup: str, *, rules: OfficeRules, runs: Runs, properties: str) ->
         else:
             parts.append(token.raw)
     return "".join(parts)
-
-
-def _written(write: Callable[[MarkedText], str], in_runs: Callable[[str], str], block: MarkedText) -> str:
-    return in_runs(write(block))
 
 
 def _raw(tokens: Sequence[Token]) -> str:

@@ -16,6 +16,10 @@ class Block:
     text: MarkedText
     write: Callable[[MarkedText], str]
 
+    def respelled(self, spell: Callable[[str], str]) -> Block:
+        """The block, whose writing another function then changes."""
+        return Block(self.text, lambda block: spell(self.write(block)))
+
 
 Part: TypeAlias = str | Block
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from functools import partial
 from shlex import quote
 
 from nmt_cli.documents.lines import text_parts
@@ -89,7 +90,7 @@ def _cell(cell: str, delimiter: str) -> Sequence[Part]:
         return parts
     match parts:
         case [Block() as block] if inner == cell:
-            return [Block(block.text, lambda translation: _quoted_if_needed(block.write(translation), delimiter))]
+            return [block.respelled(partial(_quoted_if_needed, delimiter=delimiter))]
     return ['"', *text_parts(inner, _doubled), '"']
 
 
@@ -97,5 +98,5 @@ def _doubled(text: str) -> str:
     return text.replace('"', '""')
 
 
-def _quoted_if_needed(text: str, delimiter: str) -> str:
+def _quoted_if_needed(text: str, *, delimiter: str) -> str:
     return f'"{_doubled(text)}"' if delimiter in text or '"' in text else text
