@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import html
-import json
 import urllib.error
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
@@ -219,101 +217,6 @@ BOUNDARY = "multipart/form-data; boundary=xyz"
 def multipart(fields: dict[str, str]) -> bytes:
     parts = [f'--xyz\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{v}\r\n' for k, v in fields.items()]
     return "".join([*parts, "--xyz--\r\n"]).encode()
-
-
-# What programs send that need a site or another language: path, kind of body and fields, and what they read.
-TITLE = "Tom's house & the old sea"
-QUOTED = html.escape(TITLE)
-SHARED = {"source": "en", "target": "de", "api_key": ""}
-JSON = "application/json"
-
-
-@pytest.mark.parametrize(
-    ("path", "kind", "fields", "read", "language"),
-    [
-        pytest.param(
-            "/translate",
-            f"{JSON}; charset=utf-8",
-            {
-                "q": [f"<p>{QUOTED}</p>", QUOTED],
-                **SHARED,
-                "source": "auto",
-                "format": "html",
-                "api_key": None,
-                "alternatives": None,
-            },
-            lambda answer: (answer["translatedText"], answer["detectedLanguage"][1]["language"]),
-            "en",
-            id="Mastodon",
-        ),
-        pytest.param(
-            "/v2/translate",
-            FORM,
-            {"text": [f"<p>{QUOTED}</p>", QUOTED], "source_lang": "", "target_lang": "de", "tag_handling": "html"},
-            lambda answer: (
-                [translation["text"] for translation in answer["translations"]],
-                answer["translations"][1]["detected_source_language"],
-            ),
-            "EN",
-            id="Mastodon with DeepL",
-        ),
-        pytest.param(
-            "/translate",
-            FORM,
-            {"q": f"<p>{QUOTED}</p>", **SHARED, "format": "html"},
-            lambda answer: ([answer["translatedText"]], None),
-            None,
-            id="Discourse",
-        ),
-        pytest.param(
-            "//translate",
-            JSON,
-            {"q": [f"<p>{QUOTED}</p>", QUOTED], **SHARED, "format": "html"},
-            lambda answer: (answer["translatedText"], None),
-            None,
-            id="wagtail-localize",
-        ),
-        pytest.param(
-            "/v2/translate",
-            JSON,
-            {
-                "text": [QUOTED],
-                "source_lang": "EN",
-                "target_lang": "DE",
-                "tag_handling": "xml",
-                "ignore_tags": ["x"],
-                "formality": "default",
-            },
-            lambda answer: ([translation["text"] for translation in answer["translations"]], None),
-            None,
-            id="Weblate with DeepL",
-        ),
-        pytest.param(
-            "/translate",
-            JSON,
-            {"q": [TITLE], **SHARED},
-            lambda answer: ([html.escape(text, quote=False) for text in answer["translatedText"]], None),
-            None,
-            id="Weblate",
-        ),
-    ],
-)
-def test_requests_of_other_programs_are_answered_in_the_fields_that_they_read(
-    server: Server,
-    translator: Translator,
-    path: str,
-    kind: str,
-    fields: dict[str, Any],
-    read: Callable[[Any], tuple[list[str], str | None]],
-    language: str | None,
-) -> None:
-    translation = html.escape(translator.translate([TITLE])[0].text, quote=False)
-    sent = fields.get("q") or fields["text"]
-    texts = [sent] if isinstance(sent, str) else sent
-    expected = [text.replace(QUOTED, translation).replace(TITLE, translation) for text in texts]
-    body = urlencode(fields, doseq=True).encode() if kind == FORM else json.dumps(fields).encode()
-    answer = server.post(path, body, Content_Type=kind, Authorization="DeepL-Auth-Key any")
-    assert read(answer.json) == (expected, language)
 
 
 def test_json_forms_and_query_strings_say_the_same(server: Server, expected: str) -> None:

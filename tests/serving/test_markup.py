@@ -183,13 +183,13 @@ REQUESTS: dict[str, tuple[str, str, dict[str, Any], Callable[[Any], str]]] = {
     "Mastodon": (
         "/translate",
         "application/json",
-        {"q": [MASTODON, "the sea"], "source": "en", "target": "de", "format": "html", "api_key": ""},
+        {"q": [MASTODON, "the sea"], "source": "auto", "target": "de", "format": "html", "api_key": None},
         lambda answer: answer["translatedText"][0],
     ),
     "Mastodon with DeepL": (
         "/v2/translate",
         FORM,
-        {"text": [MASTODON, "the sea"], "source_lang": "EN", "target_lang": "de", "tag_handling": "html"},
+        {"text": [MASTODON, "the sea"], "source_lang": "", "target_lang": "de", "tag_handling": "html"},
         lambda answer: answer["translations"][0]["text"],
     ),
     "Discourse": (
@@ -199,7 +199,7 @@ REQUESTS: dict[str, tuple[str, str, dict[str, Any], Callable[[Any], str]]] = {
         lambda answer: answer["translatedText"],
     ),
     "wagtail-localize": (
-        "/translate",
+        "//translate",
         "application/json",
         {"q": ['the <a id="a1">old sea</a> and a <b>house</b>'], "source": "en", "target": "de", "format": "html"},
         lambda answer: answer["translatedText"][0],

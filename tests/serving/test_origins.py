@@ -130,6 +130,7 @@ def test_browsers_questions_are_answered_and_count_as_no_request(server: Server,
     assert allowed.headers["access-control-allow-origin"] == "https://app.example.org"
     assert refused.status == 400
     assert "access-control-allow-origin" not in refused.headers
+    assert "access-control-allow-origin" not in server.get("/health", Origin="https://example.org").headers
 
 
 @pytest.mark.parametrize(
