@@ -156,8 +156,10 @@ _TEXTS: Mapping[str, Callable[[str], Sequence[Part]]] = {
 _XLIFF = (".xliff", ".xlf", ".sdlxliff", ".mqxliff", ".mxliff")
 _PO = (".po", ".pot")
 _MARKUP = (".html", ".htm", ".xhtml", ".xml", ".tmx", *_XLIFF)
+# In these, translations stand beside their source.
+_BILINGUAL = dict.fromkeys(_XLIFF, xliff_parts) | {".tmx": tmx_parts} | dict.fromkeys(_PO, po_parts)
 _DELIMITERS = {".csv": None, ".tsv": "\t"}
-ENDINGS = (*_TEXTS, *_XLIFF, ".tmx", *_PO, *_DELIMITERS, *_ARCHIVES)
+ENDINGS = (*_TEXTS, *_BILINGUAL, *_DELIMITERS, *_ARCHIVES)
 """The endings of the names of documents."""
 
 
@@ -193,12 +195,8 @@ def read_document(
         return _read_archive(content, _ARCHIVES[ending], name=name, limits=limits)
     declaration = MARKUP_ENCODING if ending in _MARKUP else PO_ENCODING if ending in _PO else None
     text, encoding = decode_text(content, declaration, name=name)
-    if ending in _XLIFF:
-        parts = xliff_parts(text, languages=languages, name=name)
-    elif ending == ".tmx":
-        parts = tmx_parts(text, languages=languages, name=name)
-    elif ending in _PO:
-        parts = po_parts(text, languages=languages, name=name)
+    if ending in _BILINGUAL:
+        parts = _BILINGUAL[ending](text, languages=languages, name=name)
     elif ending in _DELIMITERS:
         parts = table_parts(text, column=column, delimiter=_DELIMITERS[ending], name=name)
     else:
