@@ -8,9 +8,9 @@ import re
 import time
 from collections.abc import Mapping
 from importlib.resources import files
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -20,7 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from nmt_cli.errors import NmtError
 from nmt_cli.serving.api import deepl, deepl_documents, deepl_glossaries, libretranslate, v1
-from nmt_cli.serving.api.endpoints import Call, JsonRoute, json_response, open_call, openapi_document
+from nmt_cli.serving.api.endpoints import JsonRoute, OpenCall, json_response, openapi_document
 from nmt_cli.serving.log import request_id, request_id_from
 from nmt_cli.serving.origins import AllowedOrigins
 from nmt_cli.serving.request_errors import (
@@ -53,27 +53,26 @@ class Status(BaseModel):
     status: str
 
 
-_Open = Annotated[Call, Depends(open_call)]
 _operations = APIRouter(
     route_class=JsonRoute, tags=["operations"], generate_unique_id_function=lambda route: route.name
 )
 
 
 @_operations.get("/health", response_model=Status)
-async def health(call: _Open) -> Response:
+async def health(call: OpenCall) -> Response:
     """200 as long as the server answers at all."""
     return json_response({"status": "ok"})
 
 
 @_operations.get("/ready", response_model=Status, responses={503: {"model": Status, "description": BUSY}})
-async def ready(call: _Open) -> Response:
+async def ready(call: OpenCall) -> Response:
     """200 if every model has a worker, else 503."""
     is_ready = call.service.models.are_ready
     return json_response({"status": "ready" if is_ready else "not ready"}, status=200 if is_ready else 503)
 
 
 @_operations.get("/metrics", response_class=PlainTextResponse)
-async def read_metrics(call: _Open) -> Response:
+async def read_metrics(call: OpenCall) -> Response:
     """The metrics in Prometheus's text format."""
     return Response(call.service.metrics.render(), media_type=CONTENT_TYPE)
 
@@ -119,11 +118,11 @@ def _pages(document: dict[str, Any]) -> APIRouter:
 
     @pages.get("/")
     @pages.get("/docs")
-    async def page(call: _Open) -> Response:
+    async def page(call: OpenCall) -> Response:
         return HTMLResponse(contents[call.request.scope["path"]], headers=headers)
 
     @pages.get("/openapi.json")
-    async def openapi(call: _Open) -> Response:
+    async def openapi(call: OpenCall) -> Response:
         return json_response(document)
 
     return pages

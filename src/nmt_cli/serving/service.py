@@ -88,6 +88,10 @@ class Service:
             if number > limit:
                 raise too_many_error(number, what, limit=limit)
 
+    async def find_route(self, source: str | None, target: str | None, *, text: str) -> ModelRoute:
+        """The model for a text, as `ModelRouter.route` finds it."""
+        return await off_the_loop([text], partial(self.models.route, source, target, text=text))
+
     def search_task(self, model: ServedModel, options: SearchOptions) -> SearchTask:
         """The search that a request asks for; RequestError beyond the limits.
 

@@ -14,7 +14,7 @@ from pydantic.json_schema import SkipJsonSchema
 from nmt_cli.decoding.terms import TermList
 from nmt_cli.documents.markup_tokens import MARKUP, MarkupRules
 from nmt_cli.languages import language_name
-from nmt_cli.serving.api.endpoints import Call, FormRoute, JsonRoute, KeyedCall, json_response
+from nmt_cli.serving.api.endpoints import Call, FormRoute, JsonRoute, json_response, keyed_call
 from nmt_cli.serving.api.requests import watch_caller
 from nmt_cli.serving.request_errors import BUSY, REFUSED, RequestError, invalid_request_error
 from nmt_cli.serving.request_limits import SearchOptions
@@ -183,7 +183,7 @@ def deepl_router(route_class: type[JsonRoute]) -> APIRouter:
 
 
 router = deepl_router(FormRoute)
-KeyedDeepLCall = Annotated[Call, Depends(KeyedCall(missing_status=403, key_field="auth_key"))]
+KeyedDeepLCall = Annotated[Call, Depends(keyed_call(missing_status=403, key_field="auth_key"))]
 """A call of DeepL's API."""
 
 

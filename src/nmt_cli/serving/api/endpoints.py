@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Self, get_type_hints
 
-from fastapi import Form, Request, Response, Security
+from fastapi import Depends, Form, Request, Response, Security
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import FileResponse
 from fastapi.routing import APIRoute
@@ -93,28 +93,28 @@ async def open_call(request: Request) -> Call:
     return Call(service, request, service.keys.anonymous)
 
 
-class KeyedCall:
+OpenCall = Annotated[Call, Depends(open_call)]
+"""A call that needs no key."""
+
+
+def keyed_call(*, missing_status: int, key_field: str | None = None) -> Callable[..., Awaitable[Call]]:
     """Gives the call of a request; RequestError if the server needs a key and it is wrong or missing.
 
     A missing key is refused with `missing_status`. The field `key_field` of the body or the query string may hold it.
     """
 
-    def __init__(self, *, missing_status: int, key_field: str | None = None) -> None:
-        self._missing_status, self._key_field = missing_status, key_field
-
-    async def __call__(
-        self, request: Request, bearer: Any = _BEARER, header: Any = _KEY_HEADER, deepl: Any = _DEEPL_KEY
-    ) -> Call:
-        """The call, whose owner also stands in the log."""
+    async def find(request: Request, bearer: Any = _BEARER, header: Any = _KEY_HEADER, deepl: Any = _DEEPL_KEY) -> Call:
         service: Service = request.app.service
         if not service.keys.are_required:
-            return Call(service, request, service.keys.anonymous)
-        key = request.state.fields.get(self._key_field)
+            return await open_call(request)
+        key = request.state.fields.get(key_field)
         owner = service.keys.authenticate(
-            key if isinstance(key, str) else None, request.headers, missing_status=self._missing_status
+            key if isinstance(key, str) else None, request.headers, missing_status=missing_status
         )
-        request.state.client = owner.name
+        request.state.client = owner.name  # for the log
         return Call(service, request, owner)
+
+    return find
 
 
 class JsonRoute(APIRoute):

@@ -21,12 +21,12 @@ from nmt_cli.serving.api.endpoints import (
     Call,
     FileRoute,
     FormRoute,
-    KeyedCall,
     Language,
+    OpenCall,
     SourceLanguage,
     file_response,
     json_response,
-    open_call,
+    keyed_call,
 )
 from nmt_cli.serving.api.requests import watch_caller
 from nmt_cli.serving.request_errors import BUSY, REFUSED, RequestError, invalid_request_error, shorten
@@ -122,8 +122,7 @@ router = APIRouter(
     generate_unique_id_function=lambda route: f"libretranslate_{route.name}",
     responses={"4XX": {"model": LibreError, "description": REFUSED}, 503: {"model": LibreError, "description": BUSY}},
 )
-_Keyed = Annotated[Call, Depends(KeyedCall(missing_status=400, key_field="api_key"))]
-_Open = Annotated[Call, Depends(open_call)]
+_Keyed = Annotated[Call, Depends(keyed_call(missing_status=400, key_field="api_key"))]
 
 
 @router.post("/translate", response_model=LibreTranslateAnswer)
@@ -189,7 +188,7 @@ router.add_api_route(
 
 
 @router.get("/download_file/{name}", response_class=FileResponse)
-async def download_file(call: _Open) -> Response:
+async def download_file(call: OpenCall) -> Response:
     """The translated document."""
     key, _, _ = call.request.path_params["name"].partition(".")
     return file_response(call.service.documents.find_by_key(key))
@@ -208,13 +207,13 @@ async def detect(fields: LibreDetectRequest, call: _Keyed) -> Response:
 
 
 @router.get("/languages", response_model=list[SourceLanguage])
-async def languages(call: _Open) -> Response:
+async def languages(call: OpenCall) -> Response:
     """Each language, and the languages that it is translated into."""
     return json_response(SourceLanguage.of_pairs(call.service.models.pairs))
 
 
 @router.get("/frontend/settings", response_model=LibreSettings)
-async def settings(call: _Open) -> Response:
+async def settings(call: OpenCall) -> Response:
     """Limits, keys, and the languages to begin with."""
     service = call.service
     source = service.models.sources[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends
@@ -15,13 +14,13 @@ from nmt_cli.decoding.terms import TermList
 from nmt_cli.documents.markup import MarkupDocument
 from nmt_cli.documents.markup_tokens import MARKUP
 from nmt_cli.languages import DetectedLanguage
-from nmt_cli.serving.api.endpoints import Call, JsonRoute, KeyedCall, NotBlank, SourceLanguage, json_response, open_call
+from nmt_cli.serving.api.endpoints import Call, JsonRoute, NotBlank, OpenCall, SourceLanguage, json_response, keyed_call
 from nmt_cli.serving.api.requests import watch_caller
 from nmt_cli.serving.models import ServedModel
 from nmt_cli.serving.request_errors import BUSY, REFUSED, ClientGone, RequestError
 from nmt_cli.serving.request_limits import SearchOptions
 from nmt_cli.serving.router import ModelRoute
-from nmt_cli.serving.service import Service, off_the_loop
+from nmt_cli.serving.service import off_the_loop
 from nmt_cli.serving.translated_texts import Candidate, TranslatedText
 from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask
 
@@ -154,7 +153,7 @@ router = APIRouter(
     generate_unique_id_function=lambda route: route.name,
     responses={"4XX": {"model": ErrorAnswer, "description": REFUSED}, 503: {"model": ErrorAnswer, "description": BUSY}},
 )
-_Keyed = Annotated[Call, Depends(KeyedCall(missing_status=401))]
+_Keyed = Annotated[Call, Depends(keyed_call(missing_status=401))]
 
 
 @router.post("/v1/translate", response_model=TranslateAnswer, responses={200: {"content": {_NDJSON: {}}}})
@@ -170,7 +169,7 @@ async def translate(fields: TranslateRequest, call: _Keyed) -> Response:
 async def _translate(fields: TranslateRequest, call: Call, texts: list[MarkupDocument]) -> Response:
     service = call.service
     text = "\n".join(text.plain for text in texts)
-    route = await off_the_loop([text], partial(service.models.route, fields.source, fields.target, text=text))
+    route = await service.find_route(fields.source, fields.target, text=text)
     routes = [route] * len(texts)
     terms = await off_the_loop(list(fields.terms), lambda: TermList(fields.terms)) if fields.terms else None
     if fields.stream:
@@ -195,7 +194,7 @@ async def next_words(fields: NextWordsRequest, call: _Keyed) -> Response:
     """The next words that the model thinks likely, each with the best translation that has it."""
     call.service.check_texts([fields.text, fields.prefix])
     with call.owner.charged(requests=1, characters=0):
-        route = await _route_for_sentence(fields, call.service)
+        route = await call.service.find_route(fields.source, fields.target, text=fields.text)
         num_words, beam = call.service.limits.alternatives + 1, route.model.config.recipe.decoding.beam
         task = NextWordsTask(" ".join(fields.prefix.split()), num_words, beam)
         with watch_caller(call.request) as caller:
@@ -209,14 +208,14 @@ async def attention(fields: AttentionRequest, call: _Keyed) -> Response:
     task = AttentionTask(fields.translation.strip())
     call.service.check_texts([fields.text, fields.translation])
     with call.owner.charged(requests=1, characters=0):
-        route = await _route_for_sentence(fields, call.service)
+        route = await call.service.find_route(fields.source, fields.target, text=fields.text)
         with watch_caller(call.request) as caller:
             answer = await call.service.ask_about_words(fields.text, task, route, caller=caller)
     return Response(answer["map"], media_type="application/json")
 
 
 @router.get("/v1/models", response_model=ModelsAnswer)
-async def models(call: Annotated[Call, Depends(open_call)]) -> Response:
+async def models(call: OpenCall) -> Response:
     """The served models, and the limits of a request."""
     service = call.service
     return json_response(
@@ -244,11 +243,6 @@ def _model_json(model: ServedModel) -> dict[str, Any]:
         "digest": model.digest,
         "is_ready": model.pool.num_ready > 0,
     }
-
-
-async def _route_for_sentence(fields: NextWordsRequest | AttentionRequest, service: Service) -> ModelRoute:
-    find_route = partial(service.models.route, fields.source, fields.target, text=fields.text)
-    return await off_the_loop([fields.text], find_route)
 
 
 async def _stream_lines(
