@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import zipfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -385,7 +386,7 @@ def test_what_an_encoding_lacks_is_a_reference_in_markup() -> None:
         document.write([replace(document.blocks[0], text="\u0159e\u010d")])
 
 
-def archive(entries: dict[str, bytes]) -> bytes:
+def zipped(entries: Mapping[str, bytes]) -> bytes:
     written = io.BytesIO()
     with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as opened:
         for name, content in entries.items():
@@ -396,14 +397,14 @@ def archive(entries: dict[str, bytes]) -> bytes:
 SMALL = Limits(max_bytes=100_000, max_entries=20, max_unpacked_bytes=1_000_000)
 BODY = b"<w:document><w:body><w:p><w:r><w:t>one</w:t></w:r></w:p></w:body></w:document>"
 BAD: dict[str, tuple[str, bytes, str]] = {
-    "a zip bomb": ("a.docx", archive({"word/document.xml": b" " * 2_000_000}), "too large: its files have 2,000,000"),
-    "many files": ("a.docx", archive({f"{number}": b"" for number in range(30)}), "too large: it has 30 files"),
+    "a zip bomb": ("a.docx", zipped({"word/document.xml": b" " * 2_000_000}), "too large: its files have 2,000,000"),
+    "many files": ("a.docx", zipped({f"{number}": b"" for number in range(30)}), "too large: it has 30 files"),
     "a large file": ("a.txt", b"a" * 200_000, "too large: it has 200,000 bytes"),
     "no zip": ("a.docx", b"PK\3\4 and no more", "cannot be opened"),
-    "a cut zip": ("a.docx", archive({"word/document.xml": BODY * 99})[:-40], "cannot be opened"),
+    "a cut zip": ("a.docx", zipped({"word/document.xml": BODY * 99})[:-40], "cannot be opened"),
     "an empty zip": ("a.odt", b"", "cannot be opened"),
-    "another ending": ("a.odt", archive({"word/document.xml": BODY}), "has no content.xml"),
-    "a document as text": ("a.html", archive({"word/document.xml": BODY}), "is a document, not text"),
+    "another ending": ("a.odt", zipped({"word/document.xml": BODY}), "has no content.xml"),
+    "a document as text": ("a.html", zipped({"word/document.xml": BODY}), "is a document, not text"),
     "no ending": ("a.pdf", b"%PDF-1.4", "no ending of a document"),
     "bytes": ("a.md", b"one\0\1\2\3two", "not text"),
     "another encoding": ("a.txt", "one\ncaf\xe9\n".encode("latin-1"), "line 2 of a.txt is not UTF-8"),

@@ -6,7 +6,6 @@ import io
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -29,13 +28,9 @@ from nmt_cli.api import Translator
 from nmt_cli.documents.encoding import Encoding
 from nmt_cli.documents.formats import COMMAND_LINE_LIMITS, TextDocument, read_document
 from nmt_cli.documents.office import WORD, office_parts
-from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.pieces import Range
-from tests.decoding.trained import TEST
+from tests.documents.test_formats import EN_DE, SENTENCES, zipped
 from tests.documents.test_markup import reordered
-
-EN_DE = LanguagePair(source="en", target="de")
-SENTENCES = [source for source, _ in TEST]
 
 
 def plain(translator: Translator, *texts: str) -> list[str]:
@@ -220,15 +215,7 @@ def with_paragraph(content: bytes, paragraph: str) -> bytes:
     after = rest.partition("</w:body>")[2]
     files["word/document.xml"] = f"{before}<w:body><w:p>{paragraph}</w:p></w:body>{after}".encode()
     del files["word/header1.xml"]
-    return archive_of(files)
-
-
-def archive_of(files: Mapping[str, bytes | str]) -> bytes:
-    written = io.BytesIO()
-    with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return written.getvalue()
+    return zipped(files)
 
 
 def test_a_presentation_comes_back_translated(tmp_path: Path, translator: Translator) -> None:
