@@ -12,7 +12,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Message, Scope
+from starlette.types import ASGIApp, Message, Scope
 
 from nmt_cli.serving import app as serving_app
 from nmt_cli.serving.api.endpoints import openapi_document
@@ -29,6 +29,20 @@ LIMITS = RequestLimits(characters=9, texts=9, sentences=9, requests=9, timeout_s
 SERVICE = Service(ModelRouter([]), LIMITS, ApiKeys(), ServerMetrics())
 
 
+async def ask(app: ASGIApp, path: str, sent: list[Message]) -> None:
+    """Append the answer to a page of https://example.org."""
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    headers = [(b"origin", b"https://example.org")]
+    scope: Scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": headers}
+    await app(scope, receive, send)
+
+
 async def test_a_mistake_of_the_server_is_told_in_form_counted_and_logged_as_500(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -41,17 +55,9 @@ async def test_a_mistake_of_the_server_is_told_in_form_counted_and_logged_as_500
 
     monkeypatch.setattr(serving_app, "ROUTES", [*serving_app.ROUTES, Route("/v1/wrong", wrong)])
     app = create_app(service, allowed_origins=AllowedOrigins([], []))
-
-    async def receive() -> dict[str, object]:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    scope = {"type": "http", "method": "GET", "path": "/v1/wrong", "query_string": b"", "headers": []}
     caplog.set_level(logging.INFO, "nmt_cli.serving.app")
     with pytest.raises(ZeroDivisionError):  # uvicorn logs it
-        await app(scope, receive, send)
+        await ask(app, "/v1/wrong", sent)
     assert sent[0]["status"] == 500
     body = sent[1]["body"]
     assert isinstance(body, bytes)
@@ -73,30 +79,18 @@ async def test_one_request_too_many_is_refused_and_a_page_may_read_why(monkeypat
 
     monkeypatch.setattr(serving_app, "ROUTES", [*serving_app.ROUTES, Route("/wait", wait)])
     app = create_app(Service(ModelRouter([]), limits, ApiKeys(), ServerMetrics()), allowed_origins=allowed)
-
-    async def ask(path: str) -> tuple[int, dict[bytes, bytes]]:
-        sent: list[Message] = []
-
-        async def receive() -> Message:
-            return {"type": "http.request", "body": b"", "more_body": False}
-
-        async def send(message: Message) -> None:
-            sent.append(message)
-
-        scope: Scope = {"type": "http", "method": "GET", "path": path, "query_string": b""}
-        scope["headers"] = [(b"origin", b"https://example.org")]
-        await app(scope, receive, send)
-        return sent[0]["status"], dict(sent[0]["headers"])
-
-    first = asyncio.ensure_future(ask("/wait"))
+    waiting, refused, health = list[Message](), list[Message](), list[Message]()
+    first = asyncio.ensure_future(ask(app, "/wait", waiting))
     await asyncio.sleep(0.01)
-    status, headers = await ask("/wait")
-    assert (status, headers[b"retry-after"]) == (503, b"1")
+    await ask(app, "/wait", refused)
+    headers = dict(refused[0]["headers"])
+    assert (refused[0]["status"], headers[b"retry-after"]) == (503, b"1")
     assert headers[b"access-control-allow-origin"] == b"https://example.org"
     assert headers[b"access-control-expose-headers"] == b"Retry-After, X-Request-ID"
-    assert (await ask("/health"))[0] == 200
+    await ask(app, "/health", health)
     may_go.set()
-    assert (await first)[0] == 200
+    await first
+    assert (health[0]["status"], waiting[0]["status"]) == (200, 200)
 
 
 def document() -> dict[str, Any]:

@@ -28,6 +28,13 @@ def _no_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deepl.http_client, "max_network_retries", 0)
 
 
+def translate_text(client: deepl.DeepLClient, text: str, **options: Any) -> deepl.TextResult:
+    """The translation of one text; the client's own type may be a list."""
+    result = client.translate_text(text, **options)
+    assert isinstance(result, deepl.TextResult)
+    return result
+
+
 def test_libretranslatepy(server: Server, strict: Server, expected: str) -> None:
     client = LibreTranslateAPI(server.url)
     assert client.translate(TEXT, "en", "de") == expected
@@ -51,14 +58,12 @@ def test_deep_translator(server: Server, strict: Server, expected: str) -> None:
 
 def test_deepl(server: Server, expected: str) -> None:
     client = deepl.DeepLClient("any", server_url=server.url)
-    result = client.translate_text(TEXT, source_lang="EN", target_lang="DE")
-    assert isinstance(result, deepl.TextResult)
+    result = translate_text(client, TEXT, source_lang="EN", target_lang="DE")
     assert (result.text, result.detected_source_lang, result.billed_characters) == (expected, "EN", len(TEXT))
     both = client.translate_text([TEXT, "das Meer"], target_lang="DE", source_lang="EN")
     assert isinstance(both, list)
     assert (len(both), both[0].text) == (2, expected)
-    found = client.translate_text("ein kleines Haus steht am alten Meer", target_lang="EN-US")
-    assert isinstance(found, deepl.TextResult)
+    found = translate_text(client, "ein kleines Haus steht am alten Meer", target_lang="EN-US")
     assert found.detected_source_lang == "DE"
     assert [language.code for language in client.get_source_languages()] == ["EN", "DE"]
     assert [language.name for language in client.get_target_languages()] == ["German", "English"]
@@ -70,8 +75,7 @@ def test_deepl(server: Server, expected: str) -> None:
 
 def test_deepl_with_keys(strict: Server, expected: str) -> None:
     client = deepl.DeepLClient("alice-secret-key", server_url=strict.url)
-    result = client.translate_text(TEXT, target_lang="DE")
-    assert isinstance(result, deepl.TextResult)
+    result = translate_text(client, TEXT, target_lang="DE")
     assert result.text == expected
     with pytest.raises(deepl.AuthorizationException):
         deepl.DeepLClient("wrong-secret-key", server_url=strict.url).translate_text(TEXT, target_lang="DE")
@@ -93,7 +97,8 @@ def test_deepl_with_keys(strict: Server, expected: str) -> None:
 
 def test_wishes_of_deepls_clients_are_taken(server: Server, expected: str) -> None:
     client = deepl.DeepLClient("any", server_url=server.url)
-    result = client.translate_text(
+    result = translate_text(
+        client,
         f"{TEXT}\n",
         source_lang="EN",
         target_lang="DE",
@@ -104,7 +109,6 @@ def test_wishes_of_deepls_clients_are_taken(server: Server, expected: str) -> No
         outline_detection=False,
         model_type="quality_optimized",
     )
-    assert isinstance(result, deepl.TextResult)
     assert (result.text, result.model_type_used) == (f"{expected}\n", "quality_optimized")
     assert server.post("/v2/translate", {"text": TEXT, "target_lang": "DE"}).json["translations"][0].keys() == {
         "text",

@@ -23,6 +23,7 @@ from nmt_cli.serving.server_metrics import ServerMetrics
 from nmt_cli.serving.worker_model import AttentionTask, EngineSettings, NextWordsTask, SearchTask, WorkerModel
 from tests.forks import run_forked
 from tests.serving.servers import MODEL_SETTINGS, THREE, Server, asked, save_model, save_model_of
+from tests.serving.test_clients import translate_text
 
 TEXT = {"en": "the old sea", "de": "das alte Meer", "it": "il vecchio mare"}
 PAIRS = [("en", "de"), ("de", "en"), ("en", "fr"), ("it", "de")]
@@ -58,8 +59,7 @@ def test_clients_choose_each_direction(server: Server, expected: dict[tuple[str,
     for source, target in PAIRS:
         text = TEXT[source]
         client = LibreTranslator(source=source, target=target, api_key="any", custom_url=f"{server.url}/")
-        of_deepl = official.translate_text(text, source_lang=source, target_lang="EN-US" if target == "en" else target)
-        assert isinstance(of_deepl, deepl.TextResult)
+        of_deepl = translate_text(official, text, source_lang=source, target_lang="EN-US" if target == "en" else target)
         own = server.post("/v1/translate", {"text": text, "source": source, "target": target}).json
         found = [libre.translate(text, source, target), client.translate(text), of_deepl.text]
         assert [*found, own["translations"][0]["text"]] == [expected[source, target]] * 4

@@ -11,6 +11,7 @@ import pytest
 from deepl.api_data import MultilingualGlossaryDictionaryEntries
 
 from tests.serving.servers import Server, save_model
+from tests.serving.test_clients import translate_text
 
 ENTRIES = {"sea": "Meer", "house": "Haus"}
 JSON = {"Content-Type": "application/json"}
@@ -39,16 +40,13 @@ def test_a_glossary_of_version_2_is_made_used_and_deleted(client: deepl.DeepLCli
     assert client.get_glossary(made.glossary_id).creation_time == made.creation_time
     assert [one.glossary_id for one in client.list_glossaries()] == [made.glossary_id]
     assert client.get_glossary_entries(made) == ENTRIES
-    plain = client.translate_text("the old sea", source_lang="EN", target_lang="DE")
-    found = client.translate_text("the old sea", source_lang="EN", target_lang="DE", glossary=made)
-    assert isinstance(found, deepl.TextResult)
-    assert isinstance(plain, deepl.TextResult)
+    plain = translate_text(client, "the old sea", source_lang="EN", target_lang="DE")
+    found = translate_text(client, "the old sea", source_lang="EN", target_lang="DE", glossary=made)
     assert "Meer" in found.text.split()
     assert "Meer" not in plain.text
-    marked = client.translate_text(
-        "<b>the old</b> sea. The house.", source_lang="EN", target_lang="DE", glossary=made, tag_handling="html"
+    marked = translate_text(
+        client, "<b>the old</b> sea. The house.", source_lang="EN", target_lang="DE", glossary=made, tag_handling="html"
     )
-    assert isinstance(marked, deepl.TextResult)
     assert marked.text.count("<b>") == marked.text.count("Meer") == marked.text.count("Haus") == 1
     out = io.BytesIO()
     client.translate_document(
@@ -76,18 +74,16 @@ def test_a_glossary_of_version_3_has_dictionaries_that_change(client: deepl.Deep
     assert str(found.dictionaries[0].entries) == "sea\tSee\nhouse\tHaus\nfish\tFisch"
     replaced = client.replace_multilingual_glossary_dictionary(made, entries("EN", "DE", {"sea": "Meer"}))
     assert replaced.entry_count == 1
-    result = client.translate_text("the sea", source_lang="EN", target_lang="DE", glossary=made)
-    assert isinstance(result, deepl.TextResult)
+    result = translate_text(client, "the sea", source_lang="EN", target_lang="DE", glossary=made)
     assert "Meer" in result.text
     client.delete_multilingual_glossary_dictionary(made, source_lang="de", target_lang="en")
     assert [one.source_lang for one in client.get_multilingual_glossary(made.glossary_id).dictionaries] == ["EN"]
     with pytest.raises(deepl.GlossaryNotFoundException, match="Dictionary de-en not found"):
         client.get_multilingual_glossary_entries(made, "DE", "EN")
     from_csv = client.create_multilingual_glossary_from_csv("csv", "EN", "DE", 'sea,"Meer, See"\n')
-    both = client.translate_text(
-        "the sea", source_lang="EN", target_lang="DE", glossary_ids=[made.glossary_id, from_csv.glossary_id]
+    both = translate_text(
+        client, "the sea", source_lang="EN", target_lang="DE", glossary_ids=[made.glossary_id, from_csv.glossary_id]
     )
-    assert isinstance(both, deepl.TextResult)
     assert "Meer" in both.text
     assert len(client.list_multilingual_glossaries()) == 2
     for one in (made, from_csv):
@@ -98,8 +94,7 @@ def test_a_glossary_of_version_3_has_dictionaries_that_change(client: deepl.Deep
 def test_csv_may_name_its_languages_and_a_translation_several_forms(server: Server, client: deepl.DeepLClient) -> None:
     made = client.create_glossary_from_csv("csv", "EN", "DE", 'sea,Meer|Meeres,en,de\n"a, b",c; d; e; f,en,de\n')
     assert client.get_glossary_entries(made) == {"sea": "Meer|Meeres", "a, b": "c; d; e; f"}
-    result = client.translate_text("the sea", source_lang="EN", target_lang="DE", glossary=made)
-    assert isinstance(result, deepl.TextResult)
+    result = translate_text(client, "the sea", source_lang="EN", target_lang="DE", glossary=made)
     assert {"Meer", "Meeres"} & set(result.text.split())
     client.delete_glossary(made)
     own = {"text": "the sea", "source": "en", "target": "de", "terms": {"sea": "Meer|Meeres"}}
@@ -174,8 +169,7 @@ def test_a_hundred_thousand_entries_are_taken_and_found(server: Server, client: 
     many = {f"word{number}": f"Wort{number}" for number in range(100_000)}
     made = client.create_glossary("many", "EN", "DE", many | {"sea": "Meer"})
     assert made.entry_count == 100_001
-    result = client.translate_text("the old sea", source_lang="EN", target_lang="DE", glossary=made)
-    assert isinstance(result, deepl.TextResult)
+    result = translate_text(client, "the old sea", source_lang="EN", target_lang="DE", glossary=made)
     assert "Meer" in result.text
     client.delete_glossary(made)
 

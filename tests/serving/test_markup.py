@@ -16,6 +16,7 @@ import pytest
 
 from nmt_cli.api import Translator
 from tests.serving.servers import Server
+from tests.serving.test_clients import translate_text
 
 _TAG = re.compile(r"<[^<>]*>")
 PLAIN = "the old sea stands by a small house"
@@ -106,8 +107,7 @@ def test_deepls_tags_say_what_is_ignored_and_what_splits(server: Server, transla
     client = deepl.DeepLClient("any", server_url=server.url)
 
     def translate(text: str, **options: Any) -> str:
-        result = client.translate_text(text, source_lang="EN", target_lang="DE", tag_handling="xml", **options)
-        assert isinstance(result, deepl.TextResult)
+        result = translate_text(client, text, source_lang="EN", target_lang="DE", tag_handling="xml", **options)
         return result.text
 
     sea, house, both = (one.text for one in translator.translate(["the old sea", "a house", "the old sea a house"]))
@@ -120,8 +120,7 @@ def test_deepls_tags_say_what_is_ignored_and_what_splits(server: Server, transla
     assert _TAG.sub("", inline) == both
     split = translate("the old sea <t>a house</t>", splitting_tags=["t"])
     assert split == f"{sea} <t>{house}</t>"
-    result = client.translate_text("<b>the sea</b>", source_lang="EN", target_lang="DE", tag_handling="html")
-    assert isinstance(result, deepl.TextResult)
+    result = translate_text(client, "<b>the sea</b>", source_lang="EN", target_lang="DE", tag_handling="html")
     assert result.billed_characters == len("the sea")
 
 
