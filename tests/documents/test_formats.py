@@ -307,6 +307,11 @@ def test_the_messages_of_a_program_are_filled_in(tmp_path: Path, translator: Tra
     assert all(line.startswith(("msgstr", '"', "#, fuzzy")) for line in changed)
 
 
+def test_messages_keep_the_ends_of_their_lines() -> None:
+    text = 'msgid ""\r\n"one\\n"\r\n"two\\n"\r\nmsgstr '
+    assert upper(f'{text}""\r\n', "a.po") == f'#, fuzzy\r\n{text}""\r\n"ONE\\n"\r\n"TWO\\n"\r\n'
+
+
 XLIFF = """<?xml version="1.0" encoding="UTF-8"?>
 <xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2">
  <file source-language="en-US" original="a" datatype="html">

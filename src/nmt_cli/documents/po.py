@@ -35,6 +35,7 @@ def po_parts(text: str, *, languages: LanguagePair, name: str) -> list[Part]:
             message, where=name, hint=f"name this language: --to {language[1]}, or give a model of it with -m"
         )
     parts: list[Part] = []
+    line_end = "\r\n" if "\r\n" in text else "\n"
     position = end = 0
     message = plural = name_before = ""
     comments: Range | None = None
@@ -49,9 +50,9 @@ def po_parts(text: str, *, languages: LanguagePair, name: str) -> list[Part]:
         elif match["name"].startswith("msgstr") and message and not value:
             source = message if match["name"] in ("msgstr", "msgstr[0]") else plural
             if comments:
-                parts += [text[position : comments[0]], _with_fuzzy(text[slice(*comments)])]
+                parts += [text[position : comments[0]], _with_fuzzy(text[slice(*comments)], line_end)]
                 position, comments = comments[1], None
-            parts += [text[position : match.start("strings")], *_po_string(source)]
+            parts += [text[position : match.start("strings")], *_po_string(source, line_end)]
             position = match.end()
         end, name_before = match.end(), match["name"]
     if not position and "msgid" not in text and text.strip():
@@ -60,7 +61,7 @@ def po_parts(text: str, *, languages: LanguagePair, name: str) -> list[Part]:
     return [*parts, text[position:]]
 
 
-def _with_fuzzy(comments: str) -> str:
+def _with_fuzzy(comments: str, line_end: str) -> str:
     """The comments before a message, which say that a translator has to look at its translation.
 
     Obsolete messages before it are comments, too.
@@ -70,13 +71,13 @@ def _with_fuzzy(comments: str) -> str:
     if re.search(r"^#,.*\bfuzzy\b", own, re.M):
         return comments
     flagged, num_flags = re.subn(r"^#,", "#, fuzzy,", own, count=1, flags=re.M)
-    return obsolete + (flagged if num_flags else f"{own}#, fuzzy\n")
+    return obsolete + (flagged if num_flags else f"{own}#, fuzzy{line_end}")
 
 
-def _po_string(source: str) -> list[Part]:
+def _po_string(source: str, line_end: str) -> list[Part]:
     """A string of a PO file; one with line breaks has a line for each of its lines, as gettext writes it."""
     lines = lines_of(source)
-    parts: list[Part] = ['""\n' if len(lines) > 1 else ""]
+    parts: list[Part] = [f'""{line_end}' if len(lines) > 1 else ""]
     for number, line in enumerate(lines):
-        parts += ["\n" if number else "", '"', *text_parts(line, polib.escape), '"']
+        parts += [line_end if number else "", '"', *text_parts(line, polib.escape), '"']
     return parts
