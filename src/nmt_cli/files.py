@@ -210,6 +210,8 @@ def read_text(path: Path, *, error: type[NmtError], hint: str) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise error(f"{path.name} is missing", where=str(path), hint=hint) from None
+    except PermissionError:
+        raise unreadable_error(path, name=path.name, error=error) from None
     except OSError as cause:
         raise error(f"{path.name} cannot be read: {cause.strerror}", where=str(path), hint=hint) from None
     except UnicodeDecodeError as cause:

@@ -257,7 +257,7 @@ def test_models_that_cannot_be_served(models: dict[str, Path], tmp_path: Path) -
     config = save_model(tmp_path / "model", "en", "de") / "config.yaml"
     config.unlink()
     config.mkdir()  # as unreadable as a file of another user's
-    with pytest.raises(ModelError, match="the model cannot be read: Is a directory"):
+    with pytest.raises(ModelError, match="cannot be read: Is a directory"):
         serve(model=[config.parent], port=0)
 
 

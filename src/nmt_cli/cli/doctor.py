@@ -97,8 +97,10 @@ def _broken_parts(machine: dict[str, Any]) -> Iterator[Finding]:
 def _slow_gpu(machine: dict[str, Any]) -> Iterator[Finding]:
     torch = machine["torch"]
     if machine["gpu_driver"] and not torch["gpus"]:
-        reason = "is a build without CUDA" if torch["cuda"] is None else "sees no GPU: try nvidia-smi"
-        yield Finding("slow", f"there is a GPU driver, but torch {torch['version']} {reason}", _INSTALL_CUDA_BUILD)
+        reason, fix = "sees no GPU", "look what the driver says: nvidia-smi"
+        if torch["cuda"] is None:
+            reason, fix = "is a build without CUDA", _INSTALL_CUDA_BUILD
+        yield Finding("slow", f"there is a GPU driver, but torch {torch['version']} {reason}", fix)
     for number, gpu in enumerate(torch["gpus"]):
         if not gpu["bf16"]:
             problem = f"GPU {number} ({gpu['name']}) does not multiply bf16: training takes float32"
