@@ -10,7 +10,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
+
+from torch import distributed as dist
 
 from nmt_cli.dataset.prepared_data import open_prepared
 from nmt_cli.model import attention, dropout
@@ -57,7 +60,7 @@ def main() -> None:
 
 
 def _train(given: Feed, ranks: Ranks, *, is_recorded: bool) -> dict[str, object]:
-    """The weights after some updates, and how many steps were replayed."""
+    """The weights after some updates, the collectives of each, and how many steps the first replayed."""
     updater = given.updater("bf16", ranks=ranks)
     replayed: list[int] = []
 
@@ -73,13 +76,29 @@ def _train(given: Feed, ranks: Ranks, *, is_recorded: bool) -> dict[str, object]
     if is_recorded:
         with_recorder(updater, recorder).warm_up([given.batch(given.order.full_rows)])
         replayed.clear()
-    results = []
-    for number, update in given.updates(NUM_UPDATES):
-        mine = [(index, rows) for index, rows in enumerate(update.micro_batches) if index % ranks.size == ranks.rank]
-        batches = [(index, given.batch(rows)) for index, rows in mine if len(rows)]
-        result = take(updater, batches, number, update)
-        results.append([result.smoothed, result.nll, result.kl, result.gradient_norm])
-    return {"weights": updater.weights.values.tolist(), "results": results, "replayed": len(replayed)}
+    all_reduce, calls = dist.all_reduce, []
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        return all_reduce(*arguments, **options)
+
+    collectives, results = [], []
+    with patch.object(dist, "all_reduce", counted):
+        for number, update in given.updates(NUM_UPDATES):
+            calls.clear()
+            mine = [
+                (index, rows) for index, rows in enumerate(update.micro_batches) if index % ranks.size == ranks.rank
+            ]
+            batches = [(index, given.batch(rows)) for index, rows in mine if len(rows)]
+            result = take(updater, batches, number, update)
+            collectives.append(len(calls))
+            results.append([result.smoothed, result.nll, result.kl, result.gradient_norm])
+    return {
+        "weights": updater.weights.values.tolist(),
+        "results": results,
+        "replayed": len(replayed),
+        "collectives": collectives,
+    }
 
 
 if __name__ == "__main__":

@@ -4,27 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from nmt_cli.devices import Precision
-from nmt_cli.model.transformer import Transformer
 from nmt_cli.training.master_weights import MasterWeights
-from nmt_cli.training.ranks.ranks import Ranks
-from tests.reference.models import logits_of, random_model, random_pairs, tiny_config
+from tests.training.summing_ranks import backward, small_model
 
 PRECISIONS: list[Precision] = ["fp32", "bf16"]
-VOCAB = 21
-
-
-def small_model() -> Transformer:
-    """Always the same: tied embeddings, two layers a side."""
-    return random_model(tiny_config(), vocab=VOCAB, seed=1, dtype=torch.float32).train()
-
-
-def backward(model: Transformer, index: int) -> None:
-    """The backward pass of micro-batch `index`."""
-    logits = torch.cat(logits_of(model, random_pairs([(4, 3), (2, 5)], vocab=VOCAB, seed=index)))
-    logits.float().log_softmax(-1)[:, 5].sum().backward()
 
 
 class TwoParts(nn.Module):
@@ -138,21 +124,3 @@ def test_a_parameter_without_a_gradient_counts_as_zero_in_a_sum_begun_anew(preci
     with weights.collecting(begins_sum=True):
         model.vector.sum().backward()
     assert weights.gradients.tolist() == [0, 0, 0, 0, 1, 1, 1]
-
-
-def test_gradients_travel_in_the_precision_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[torch.dtype] = []
-
-    def sum_of_two_equal_ranks(self: Ranks, tensor: Tensor) -> None:
-        sent.append(tensor.dtype)
-        tensor.mul_(2)
-
-    monkeypatch.setattr(Ranks, "sum", sum_of_two_equal_ranks)
-    weights = MasterWeights(small_model(), precision="bf16")
-    tolerances: dict[Precision, float] = {"fp32": 0.0, "bf16": 2**-8}  # one rounding of 2^-9
-    for precision, tolerance in tolerances.items():
-        weights.gradients.uniform_(-1, 1)
-        expected = 2 * weights.gradients
-        weights.sum_gradients(Ranks(0, 2, torch.device("cpu")), precision=precision)
-        torch.testing.assert_close(weights.gradients, expected, rtol=tolerance, atol=0)
-    assert sent == [torch.float32, torch.bfloat16]
