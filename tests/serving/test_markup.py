@@ -177,7 +177,8 @@ DISCOURSE = (
     '<aside class="quote no-group" data-username="ann"><blockquote>\n<p>A <strong>small</strong> house</p>\n'
     "</blockquote></aside>"
 )
-# What programs send: path, kind of body, fields, and where the translation of the first text is.
+# What programs send: path, kind of body, fields, and where the translation of the first text is. Mastodon leaves the
+# language to the server if the author of a post named none.
 REQUESTS: dict[str, tuple[str, str, dict[str, Any], Callable[[Any], str]]] = {
     "Mastodon": (
         "/translate",
@@ -215,6 +216,12 @@ REQUESTS: dict[str, tuple[str, str, dict[str, Any], Callable[[Any], str]]] = {
             "ignore_tags": ["x"],
         },
         lambda answer: answer["translations"][0]["text"],
+    ),
+    "Weblate": (
+        "/translate",
+        "application/json",
+        {"q": ["Tom's house & the old sea"], "source": "en", "target": "de", "api_key": ""},
+        lambda answer: answer["translatedText"][0],
     ),
 }
 

@@ -117,9 +117,9 @@ def average_checkpoints(checkpoints: Sequence[Checkpoint]) -> dict[str, Tensor]:
 def write_average_of_models(paths: Sequence[Path], *, output: Path, overwrite: bool, command: Sequence[str]) -> None:
     """Write the average of these model directories as the model directory `output`; its card shows `command`.
 
-    The tokenizers and the recipe are the last model's. The directions are those of the model with the most. Raises
-    ModelError if a model is damaged or given twice, if architectures or vocabularies differ, or if that model lacks a
-    direction of another.
+    It has the tokenizers and the recipe of the last model, and the directions of the model that has the most. Raises
+    ModelError if a model is damaged or given twice, if architectures or vocabularies differ, or if a direction of
+    another model is missing there.
     """
     check_replaceable(output, overwrite=overwrite)
     configs = [load_saved_config(path) for path in paths]

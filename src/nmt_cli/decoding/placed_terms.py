@@ -1,4 +1,4 @@
-"""Puts missing terms into a translation, in place of the model's own words for them."""
+"""Replaces the model's own words in a translation by the terms that it lacks."""
 
 from __future__ import annotations
 

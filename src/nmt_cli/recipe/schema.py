@@ -284,7 +284,7 @@ class DecodingConfig(Section):
         return self.samples or self.beam
 
     def longest_source(self, positions: int) -> int:
-        """The pieces of the longest source that is translated whole, by a model with so many positions for text.
+        """The most pieces of a source that a model with this number of positions translates whole.
 
         A translation may be longer than its source. So positions are kept free for it, but at most half of them.
         """

@@ -73,7 +73,7 @@ class ModelRouter:
         self._by_pair: dict[tuple[str, str], ServedModel] = {}
         self._targets_of: dict[str, list[str]] = {}
         self._sources_of: dict[str, list[str]] = {}
-        # A model whose directions are not known, such as M2M-100, has those that no other model has.
+        # A model of unknown directions, such as M2M-100, serves the pairs that no other model serves.
         for model in sorted(models, key=lambda model: not model.config.languages.pairs):
             taken = [pair for pair in model.pairs if pair in self._by_pair]
             if taken and model.config.languages.pairs:
