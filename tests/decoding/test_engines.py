@@ -14,15 +14,12 @@ from nmt_cli.api import Translator
 from nmt_cli.artifacts.model_directory import load_model, save_model
 from nmt_cli.artifacts.weights import weights_of
 from nmt_cli.decoding import engine as engine_module
-from nmt_cli.decoding.ctranslate2.model import unsupported_setting
 from nmt_cli.decoding.engine import open_engine
 from nmt_cli.decoding.translation import Translation
 from nmt_cli.devices import cpu_multiplies_bf16
 from nmt_cli.errors import DeviceError, ModelError, UsageError
 from nmt_cli.model import cpu_linear
 from nmt_cli.model.cpu_linear import QuantizedLinear, can_pack, can_quantize
-from nmt_cli.recipe import schema
-from nmt_cli.recipe.schema import DecodingConfig
 from tests.artifacts.builders import save_tiny, tiny_recipe
 from tests.decoding.trained import TEST
 
@@ -315,12 +312,3 @@ def test_models_of_one_vocabulary_translate_together(tmp_path: Path) -> None:
     shutil.rmtree(paths[1])
     with pytest.raises(ModelError, match="there is no model directory"):
         Translator.from_pretrained(paths, device="cpu")
-
-
-def test_a_setting_that_only_our_searcher_applies_is_refused_by_ctranslate2(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after adding one: `min_tokens` is such a setting, if it is no longer in the list."""
-    monkeypatch.setattr(schema, "_SETTINGS_OF_ALL_SEARCHES", schema._SETTINGS_OF_ALL_SEARCHES - {"min_tokens"})
-    error = unsupported_setting(DecodingConfig(beam=1, min_tokens=2))
-    assert error is not None
-    assert error.setting == "min_tokens"
-    assert unsupported_setting(DecodingConfig(beam=1)) is None

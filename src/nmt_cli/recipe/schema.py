@@ -225,12 +225,6 @@ class SubwordSampling(Section):
 
 LengthPenaltyForm = Literal["gnmt", "length", "none"]
 
-# `Searcher` applies every setting. `CudaSearch` and `CTranslate2Engine` apply these too, or refuse them.
-_SETTINGS_OF_ALL_SEARCHES = {
-    *("beam", "length_penalty", "length_penalty_form", "max_extra_tokens", "min_tokens", "split_sentences"),
-    *("batch_tokens", "samples", "temperature", "top_k", "top_p", "seed", "no_repeat_ngram", "stop_loops"),
-}
-
 
 class DecodingConfig(Section):
     """Search, the same in validation, decode, serve and export (section 6.1)."""
@@ -272,11 +266,6 @@ class DecodingConfig(Section):
     def length_exponent(self) -> float:
         """The power of the length by which other programs divide a log-probability: 0 if the penalty has no form."""
         return 0.0 if self.length_penalty_form == "none" else self.length_penalty
-
-    @property
-    def for_searcher_alone(self) -> list[str]:
-        """The settings that are not at their defaults, and that only `Searcher` applies."""
-        return list(self.model_dump(exclude=_SETTINGS_OF_ALL_SEARCHES, exclude_defaults=True))
 
     @property
     def num_candidates(self) -> int:

@@ -7,7 +7,6 @@ no metric sees it: BLEU and TER strip and chrF skips white space. A byte-order m
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import re
 import unicodedata
@@ -29,16 +28,12 @@ logger = logging.getLogger(__name__)
 _LANGUAGES_WITHOUT_SPACES = ("zh", "ja", "th", "lo", "km", "my", "bo")
 _CHARACTERS_LOOKED_AT = 20_000
 _MOST_SPACES = 0.1
-_MOST_LINES = 0.9
 _MANY_LINES = 0.05
-_FAIRSEQ = r"awk -F'\t' '/^H-/ {line[substr($1, 3)] = $3; n++} END {for (i = 0; i < n; i++) print line[i]}'"
-# What programs write beside a translation: how its rows begin, and the command that takes the translations out.
+# What nmt decode writes beside translations: how each row looks, and the command that takes the translations out.
 _ROWS = (
-    ("--format tsv of nmt decode", r"\d+\t\d+\t-?\d+\.\d+\t-?\d+\.\d+\t", r"awk -F'\t' '$2 == 1 {print $5}'"),
-    ("fairseq-generate", r"[STHDPWIOE]-\d+\t", _FAIRSEQ),
-    ("an n-best list", r"\d+ \|\|\| ", r"awk -F ' [|][|][|] ' '!seen[$1]++ {print $2}'"),
+    ("rows of --format tsv", r"\d+\t\d+\t-?\d+\.\d+\t-?\d+\.\d+\t", r"awk -F'\t' '$2 == 1 {print $5}'"),
+    ("JSON lines", r'\{".*\}$', "jq -r .text"),
 )
-_TRANSLATION_KEYS = ("text", "translation", "hypothesis", "target", "output")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,31 +120,12 @@ def check_same_number_of_lines(text: ScoredText, other: ScoredText) -> None:
 
 
 def _check_no_rows(text: ScoredText) -> None:
-    """Raise DataError, with the command that takes the translations out, if most lines are rows of a decoder."""
-    lines = [line for line in text.lines if line.strip()]
-    found = None
-    for writer, beginning, command in _ROWS:
-        if sum(map(bool, map(re.compile(beginning).match, lines))) > _MOST_LINES * len(lines):
-            if writer.startswith("fairseq") and any(line.startswith("D-") for line in lines):
-                command = command.replace("H-", "D-")  # detokenised
-            found = f"rows of {writer}", command
-    if lines and all(map(_text_key, lines)):
-        found = "JSON lines", f"jq -r .{_text_key(lines[0])}"
-    if found is not None:
-        message = f"{text.name} has {found[0]}, and not a translation on each line"
-        raise DataError(message, where=text.name, hint=conversion(_path_of(text), found[1], new="plain"))
-
-
-def _text_key(line: str) -> str | None:
-    """The key of the translation if a line is an object of JSON: one that programs use, or else the last of a text."""
-    if not (line.startswith("{") and line.rstrip().endswith("}")):
-        return None
-    try:
-        fields = json.loads(line)
-    except ValueError:
-        return None
-    texts = [key for key, value in fields.items() if isinstance(value, str)]
-    return next((key for key in _TRANSLATION_KEYS if key in texts), texts[-1] if texts else None)
+    """Raise DataError, with the command that takes the translations out, if all lines are rows of nmt decode."""
+    lines = [line.rstrip() for line in text.lines if line.strip()]
+    for rows, pattern, command in _ROWS:
+        if lines and all(map(re.compile(pattern).match, lines)):
+            message = f"{text.name} has {rows}, and not a translation on each line"
+            raise DataError(message, where=text.name, hint=conversion(_path_of(text), command, new="plain"))
 
 
 def _warn_of_decomposed_text(hypothesis: ScoredText, reference: ScoredText) -> None:

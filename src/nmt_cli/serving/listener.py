@@ -61,9 +61,11 @@ def _address_on_network() -> str:
 
 def _bind_address(host: str, port: int) -> socket.socket:
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise _address_error(host, port, error) from None
+    # Of localhost, 127.0.0.1 is taken rather than ::1: programs that are given either name reach it.
+    family, kind, protocol, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -187,9 +187,12 @@ def _next_command(run: Run) -> str:
 
 
 def _num_started_ranks() -> int | None:
-    """The number of ranks, from the environment that our launcher or torchrun sets; None in a process on its own."""
-    value = os.environ.get("WORLD_SIZE")
-    return None if value is None else int(value)
+    """The number of ranks that our launcher or torchrun has started; None in a process on its own.
+
+    A container may have a WORLD_SIZE of 1 without any launcher.
+    """
+    value = os.environ.get("WORLD_SIZE", "1")
+    return int(value) if value != "1" or "LOCAL_RANK" in os.environ else None
 
 
 def _describe_needs(recipe: Recipe, inputs: RunInputs, *, device: str, world_size: int) -> Iterator[str]:

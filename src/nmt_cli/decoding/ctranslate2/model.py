@@ -99,10 +99,6 @@ def unsupported_setting(config: DecodingConfig) -> UsageError | None:
     The random numbers of CTranslate2 depend on the batch. In beam search, CTranslate2 distributes the probability of a
     forbidden end among the other pieces. This favours hypotheses that are likely to end.
     """
-    if config.for_searcher_alone:
-        setting = config.for_searcher_alone[0]
-        message, hint = f"the engine ctranslate2 has no `{setting}`", "leave it out, or take `engine: torch`"
-        return UsageError(message, setting=setting, hint=hint)
     if config.samples:
         return UsageError(
             "the engine ctranslate2 does not sample: its random numbers would depend on the batch",

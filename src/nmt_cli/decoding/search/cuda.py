@@ -98,7 +98,7 @@ class CudaSearch(Searcher):
     def supports(self, sources: Sequence[SourceSentence], *, config: DecodingConfig) -> bool:
         """Whether this search can run here: kernels, a full beam, and no sampling, prefix, target symbol or watch."""
         is_watched = config.no_repeat_ngram > 0 or config.stop_loops
-        if config.samples or is_watched or config.for_searcher_alone or config.beam > MAX_BEAM:
+        if config.samples or is_watched or config.beam > MAX_BEAM:
             return False
         if any(source.prefix or source.symbols.target for source in sources):
             return False
