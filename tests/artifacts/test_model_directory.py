@@ -116,9 +116,11 @@ def test_two_vocabularies_keep_their_sizes(tmp_path: Path) -> None:
     assert torch.equal(logits(loaded.model), logits(model))
 
 
-def test_the_configuration_survives_yaml(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["5e-4", "1e3", "0o14", "no"])
+def test_the_configuration_survives_yaml(tmp_path: Path, text: str) -> None:
     recipe = tiny_recipe(
-        description='Norwegian: "no", 5e-4',
+        name=text,
+        description=text,
         training={"optimizer": {"name": "adamw", "epsilon": 1e-9, "weight_decay": 5e-4}},
     )
     languages = {"source": "no", "target": "en"}

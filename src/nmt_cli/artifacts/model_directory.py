@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import yaml
 from pydantic import AliasChoices, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from nmt_cli import __version__, files
@@ -25,7 +24,7 @@ from nmt_cli.recipe.loading import drop_removed_keys
 from nmt_cli.recipe.mistakes import validate
 from nmt_cli.recipe.schema import Recipe, TrainedLines
 from nmt_cli.recipe.section import NonNegativeInt, PositiveInt, Section, SettingError
-from nmt_cli.recipe.yaml_files import parse_document
+from nmt_cli.recipe.yaml_files import dump_values, parse_document
 
 if TYPE_CHECKING:
     import torch
@@ -123,7 +122,7 @@ def dump_saved_config(config: SavedModelConfig) -> str:
     """The text of config.yaml, with every value but three that are null for most models."""
     left_out = {key for key in ("average_losses", "guided_layer", "imported_from") if getattr(config, key) is None}
     values = config.model_dump(mode="json", exclude=left_out, by_alias=True)
-    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
+    return dump_values(values)
 
 
 def load_saved_config(path: Path) -> SavedModelConfig:
