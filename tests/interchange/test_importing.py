@@ -142,12 +142,13 @@ def test_text_is_cut_into_the_same_pieces(model_type: str, byte_fallback: bool, 
 
 def test_an_imported_model_translates_as_transformers_does(tmp_path: Path) -> None:
     theirs = write_marian(tmp_path / "opus")
-    edit_json(tmp_path / "opus" / "generation_config.json", num_beams=2, length_penalty=0.7, min_new_tokens=3)
+    settings = {"num_beams": 2, "length_penalty": 0.7, "min_new_tokens": 3, "no_repeat_ngram_size": 2}
+    edit_json(tmp_path / "opus" / "generation_config.json", **settings)
     imported(tmp_path)
     config = load(tmp_path / "model").config
     decoding = config.recipe.decoding
     assert (decoding.beam, decoding.length_penalty, decoding.length_penalty_form) == (2, 0.7, "length")
-    assert decoding.min_tokens == 3
+    assert (decoding.min_tokens, decoding.no_repeat_ngram) == (3, 2)
     assert (config.languages.pairs[0].source, config.languages.pairs[0].target, config.updates) == ("en", "de", [])
     tokenizer = pytest.importorskip("transformers").MarianTokenizer.from_pretrained(tmp_path / "opus")
     lines = list(english(10))
@@ -159,6 +160,7 @@ def test_an_imported_model_translates_as_transformers_does(tmp_path: Path) -> No
         num_beams=1,
         do_sample=False,
         min_new_tokens=3,
+        no_repeat_ngram_size=2,
         max_new_tokens=60,
         forced_eos_token_id=None,
         bad_words_ids=never,
@@ -280,7 +282,7 @@ def test_a_directory_that_is_no_marian_model_of_ours_is_refused(
 @pytest.mark.parametrize(
     ("settings", "ignored"),
     [
-        ({"no_repeat_ngram_size": 2, "min_length": 4}, ["no_repeat_ngram_size", "min_length"]),
+        ({"encoder_repetition_penalty": 2.0, "min_length": 4}, ["encoder_repetition_penalty", "min_length"]),
         ({"do_sample": True, "bad_words_ids": [[5]]}, ["do_sample", "bad_words_ids"]),
         ({"no_repeat_ngram_size": 0, "repetition_penalty": 1.0, "num_beams": 3}, []),
         ({"eos_token_id": [0]}, []),

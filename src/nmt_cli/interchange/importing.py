@@ -155,6 +155,7 @@ def _recipe(marian: MarianModel, name: str) -> Recipe:
             "length_penalty": marian.settings.length_penalty,
             "length_penalty_form": "length",
             "min_tokens": marian.settings.min_new_tokens,
+            "no_repeat_ngram": marian.settings.no_repeat_ngram_size,
         },
     }
     try:

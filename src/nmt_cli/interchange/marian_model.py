@@ -69,6 +69,7 @@ class MarianConfig(BaseModel):
     num_beams: PositiveInt = DecodingConfig().beam
     length_penalty: float = 1.0
     min_new_tokens: int = 0
+    no_repeat_ngram_size: int = 0
     bad_words_ids: list[list[int]] = []
 
     @property
