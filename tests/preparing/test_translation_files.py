@@ -78,7 +78,10 @@ def test_a_translation_memory_gives_the_text_of_its_units_in_any_encoding(tmp_pa
         ("a <hi type='x'>bold</hi> word", "a bold word"),
         ("one<ph type='lb'/>two", "one two"),
         ("one<ph>&lt;br/&gt;</ph> two<it pos='begin'>x</it>", "one two"),
-        ("Go <ph>&lt;img alt='<sub>a red <bpt i='1'>x</bpt>dog</sub>'&gt;</ph>.", "Go  a red dog ."),
+        ("one<ph>&lt;br/&gt;</ph>two<it pos='begin'>\\n</it>three<ph>\n</ph>four", "one two three four"),
+        ("one<ept i='1'>&lt;/w:p&gt;</ept><bpt i='2'>&lt;p class='a'&gt;</bpt>two", "one two"),
+        ("<bpt i='1'>&lt;b&gt;</bpt>S<ept i='1'>&lt;/b&gt;</ept>ave<ph>&lt;pic/&gt;\\new</ph>s", "Saves"),
+        ("Go <ph>&lt;img alt='<sub>a red <bpt i='1'>x</bpt>dog</sub>'&gt;</ph>.", "Go a red dog ."),
         ("<![CDATA[1 < 2]]> &amp; &#228;&nbsp;b", "1 < 2 & \xe4\xa0b"),
         ("  two\n   lines\t ", "two lines"),
     ],
@@ -208,7 +211,8 @@ def test_a_text_without_end_is_refused_before_it_fills_the_memory(tmp_path: Path
 XLIFF_1 = """\
 <xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2">
 <file source-language="en-US" target-language="de-DE" original="a" datatype="html"><body>
-<trans-unit id="1"><source>Save <g id="1">all</g><x id="2"/></source><target>Alles <g id="1">sichern</g></target>
+<trans-unit id="1"><source>Save <g id="1">all</g><x id="2"/><x id="3" equiv-text="&lt;br/&gt;"/>now</source>
+<target>Alle<x id="2" equiv-text="&lt;b&gt;"/>s <g id="1">jetzt</g><x id="3" ctype="x-p"/>sichern</target>
 <alt-trans><source>Save it</source><target>Sichern</target></alt-trans></trans-unit>
 <trans-unit id="2"><source>Open</source></trans-unit>
 <trans-unit id="3"><source>Close</source><seg-source>Close it</seg-source><target>Schlie\xdfen</target></trans-unit>
@@ -231,8 +235,8 @@ XLIFF_2 = """\
 @pytest.mark.parametrize("name", ["a.xlf", "a.xliff"])
 def test_xliff_gives_the_sources_and_targets_of_its_units(tmp_path: Path, name: str) -> None:
     (chunk,) = read(tmp_path / name, XLIFF_1)
-    assert pairs_of([chunk]) == [("Save all", "Alles sichern"), ("Close", "Schlie\xdfen")]
-    assert [chunk.where(index) for index in chunk.untranslated] == [f"{name}:5", f"{name}:7"]
+    assert pairs_of([chunk]) == [("Save all now", "Alles jetzt sichern"), ("Close", "Schlie\xdfen")]
+    assert [chunk.where(index) for index in chunk.untranslated] == [f"{name}:6", f"{name}:8"]
     (chunk,) = read(tmp_path / name, XLIFF_2)
     assert pairs_of([chunk]) == [("A red dog. Sit!", "Ein roter Hund. Sitz!")]
     assert [chunk.src[index] for index in chunk.untranslated] == ["No target"]

@@ -28,8 +28,14 @@ _MAX_UNIT_BYTES = 4 * LONGEST_LINE
 _MAX_OTHER_BYTES = 32 * LONGEST_LINE
 # TMX 1.4b and XLIFF 1.2: the content of these is code of the document's format, except for <sub>.
 _CODE = frozenset({"bpt", "ept", "it", "ph", "ut"})
-_BREAKS = frozenset({"lb", "pb", "x-html-br", "xlf:lb"})
-_BREAK_ATTRIBUTES = ("type", "ctype", "subType")
+# Code that stands for white space: by its type, and by its text. Other code may stand inside of a word.
+_BREAK_TAG = "br|p|div|li|[uod]l|d[td]|h[1-6r]|t[rdh]|table|tab|option|blockquote"
+_BREAK_TYPE = re.compile(rf"[clp]b|xlf:lb|x-(?:html-)?(?:{_BREAK_TAG})", re.IGNORECASE)
+_BREAK_CODE = re.compile(
+    rf"^\s+$|</?(?:\w+:)?(?:{_BREAK_TAG})(?![\w-])|\\(?:[nrt]|line|par|tab)(?![a-z])|&(?:nbsp|#160|#10);", re.IGNORECASE
+)
+_TYPE_ATTRIBUTES = ("type", "ctype", "subType")
+_CODE_ATTRIBUTES = ("equiv-text", "equiv", "equivStart", "disp", "dispStart")
 _LANGUAGE_ATTRIBUTES = (("source-language", "srcLang"), ("target-language", "trgLang"))
 _XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 # The states of translations that nobody has finished, by the attributes of XLIFF 1.2, 2, Trados, memoQ and Phrase.
@@ -222,11 +228,20 @@ def _parts_of(element: etree._Element, *, is_text: bool) -> Iterator[str]:
         else:
             name = child.tag.rpartition("}")[2]
             is_code = name in _CODE or child.get("mtype") == "x-sdl-deleted"
-            is_apart = name == "sub" or any(child.get(key) in _BREAKS for key in _BREAK_ATTRIBUTES)
-            if is_apart or (name == "cp" and child.get("hex")):  # <cp> is a character that XML cannot hold
-                yield " "
+            # <cp> is a character that XML cannot hold.
+            is_apart = name == "sub" or (name == "cp" and child.get("hex")) or _is_break(child, name)
+            if is_apart:
+                yield "\n"
             yield from _parts_of(child, is_text=name == "sub" or (is_text and not is_code))
-            if name == "sub":
-                yield " "
+            if is_apart:
+                yield "\n"
         if is_text:
             yield child.tail or ""
+
+
+def _is_break(element: etree._Element, name: str) -> bool:
+    """Whether an element stands for white space between words, such as a line break or the beginning of a paragraph."""
+    codes = [element.text if name in _CODE else "", *map(element.get, _CODE_ATTRIBUTES)]
+    return any(_BREAK_TYPE.fullmatch(element.get(key, "")) for key in _TYPE_ATTRIBUTES) or any(
+        _BREAK_CODE.search(code) for code in codes if code
+    )
