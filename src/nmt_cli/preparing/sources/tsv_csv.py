@@ -19,7 +19,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import Chunk, UnitPair, record_chunk, unit_chunks
 from nmt_cli.preparing.sources.base import empty_error
 from nmt_cli.preparing.sources.columns import GIVE_COLUMNS, Columns, TableSource, choose_columns, width_of
-from nmt_cli.preparing.sources.lines import join_lines, line_chunks, read_lines
+from nmt_cli.preparing.sources.lines import LONGEST_LINE, join_lines, line_chunks, read_lines
 from nmt_cli.preparing.sources.translation_units import KeepUnfinished, log_unfinished
 
 logger = logging.getLogger(__name__)
@@ -32,6 +32,8 @@ _QUOTED_CELL = re.compile(r'"[^"]*(?:""[^"]*)*"')
 _QUOTED_CELL_IN_LINE = re.compile(r'(^|[,;\t\r\n]) *"[^"]*(?:""[^"]*)*" *(?=[,;\t\r\n]|$)')
 _FIRST_ROWS = 200
 _MAX_LINES_PER_ROW = 100
+
+csv.field_size_limit(LONGEST_LINE)
 
 
 class TsvSource(TableSource):
