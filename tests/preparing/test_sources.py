@@ -473,6 +473,12 @@ def test_a_directory_in_the_hubs_layout_is_read_in_order(folder: Path, monkeypat
     ]
 
 
+def test_a_corpus_file_of_another_folder_is_printed_with_whole_paths_of_its_data_sets(folder: Path) -> None:
+    sources = (f"{{kind: hub, repository: {repository}, split: train}}" for repository in ("./wmt14", "wmt/wmt14"))
+    printed = corpus_of(folder, ", ".join(sources)).values_here()
+    assert [one["repository"] for one in printed["train"]] == [str(folder / "wmt14"), "wmt/wmt14"]
+
+
 def test_a_corpus_of_hub_sources_is_prepared(folder: Path, tmp_path: Path) -> None:
     train, valid = (f"{{kind: hub, repository: ./wmt14, subset: de-en, split: {split}}}" for split in SPLITS)
     located = corpus_of(folder, train, valid=valid)

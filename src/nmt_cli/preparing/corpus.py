@@ -364,6 +364,8 @@ class LocatedCorpus:
             for split in self.corpus.splits:
                 for written, source in zip(values[split] or (), getattr(self.corpus, split) or (), strict=True):
                     paths += [(written, key) for key in _PATH_KEYS.intersection([*source.places, "alignments"])]
+                    if isinstance(source, HubSource) and source.is_local:
+                        paths.append((written, "repository"))
             for section, key in paths:
                 if section.get(key) is not None and not is_address(section[key]):
                     section[key] = str(folder / section[key])
