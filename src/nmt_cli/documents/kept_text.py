@@ -17,12 +17,13 @@ from nmt_cli.documents.marked_text import Mark, MarkedText
 from nmt_cli.tokenization.pieces import Link, Range
 
 # As in printf, Python, .NET, Ruby, shells and templates: %s, %1$s, %(n)d, %{n}, {0}, {name}, {{ x }}, ${x}, $1, $name.
+# Percentages with an ending (Hungarian 50%-e, Turkish 20%i), money ($100, $5m, US$5) and names (Ke$ha) are text.
 # Possessive: a brace that is never closed takes one pass.
 _PLACEHOLDER = (
     r"%\([^\s()]+\)[#0+-]*\d*(?:\.\d+)?[a-z]"
-    r"|%(?:\d+\$)?[#0+-]*\d*(?:\.\d+)?(?:ll?|h|z)?[sdiufegxoc@](?![^\W_])"
+    r"|%(?:\d+\$)?[#0+-]*\d*(?:\.\d+)?(?:ll?|h|z)?(?<!\d%-)(?:[sd@]|(?<!\d%)[iufegxoc])(?![^\W_])"
     r"|[%$#]?\{\{?(?: ?[^\s{}]++)*+ ?\}?\}"
-    r"|\$(?:\d++(?![.,]\d)|[a-z_]\w*)"
+    r"|(?<![^\W\d_])\$(?:\d(?!\w|[.,]\d)|[a-z_]\w*)"
 )
 _FORUM_CODE = (
     r"b|i|u|s|url|img|email|quote|code|list|li|color|size|font|center|left|right|align|sub|sup|spoiler|video|youtube"
