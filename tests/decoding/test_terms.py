@@ -144,6 +144,8 @@ def test_terms_stay_out_of_kept_text_and_of_other_names(translator: Translator) 
     (line,) = translator.translate(["THE RED DOG SEES A HOUSE {0}"], terms=capitals, copy_symbols=True)
     assert "ROTER KÖTER" in line.text
     assert "{0}" in line.text
+    unlike = TermList({"US": "USA", "us": "uns", "Dog": "Hund", "dog": "Hund"})
+    assert [one.targets for one in unlike.find_without_case("THE DOG SEES US")] == [("Hund",)]
     (ebay,) = terms.find("Ebay sells dogs")
     assert (ebay.term, ebay.targets) == ("ebay", ("eBay",))
 

@@ -127,12 +127,19 @@ class TermList:
         return found
 
     def find_without_case(self, text: str) -> list[Occurrence]:
-        """The terms in a text that was in capitals or title case, whatever letters the list has."""
+        """The terms in a text that was in capitals or title case, whatever letters the list has.
+
+        It does not tell terms apart that differ in nothing else, such as US and us: it has neither, unless their
+        translations are the same.
+        """
         return self._in_lower_case.find("".join(c.lower() if len(c.lower()) == 1 else c for c in text))
 
     @cached_property
     def _in_lower_case(self) -> TermList:
-        return TermList({"".join(units).lower(): targets for units, targets in self._targets.items()})
+        found: dict[str, set[tuple[str, ...]]] = {}
+        for units, targets in self._targets.items():
+            found.setdefault("".join(units).lower(), set()).add(targets)
+        return TermList({term: next(iter(targets)) for term, targets in found.items() if len(targets) == 1})
 
 
 def parse_terms(text: str, *, is_csv: bool, name: str) -> dict[str, list[str]]:
