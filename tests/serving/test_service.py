@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
 
 from nmt_cli.errors import DataError
 from nmt_cli.languages import DetectedLanguage
 from nmt_cli.serving import keys as serving_keys
+from nmt_cli.serving.api.endpoints import Call
+from nmt_cli.serving.api.v1 import TranslateRequest, translate
 from nmt_cli.serving.keys import ApiKeys, KeyOwner
 from nmt_cli.serving.models import ServedModel
 from nmt_cli.serving.queue import QueuedSentence
@@ -71,6 +76,20 @@ async def test_a_text_that_takes_too_long_or_has_no_client_leaves_the_queue(
     monkeypatch.setattr(WorkerPool, "refusal", refusal)
     with pytest.raises(RequestError, match="the model en-de is not loaded now"):
         await translate(["sea"], caller=other)
+
+
+async def test_a_stream_that_fails_in_the_middle_ends_with_the_error_and_counts_no_characters(
+    models: dict[str, Path],
+) -> None:
+    model = ServedModel(models["en-de"], MODEL_SETTINGS, ServerMetrics())  # nobody works, and a blank text needs nobody
+    service = Service(ModelRouter([model]), LIMITS, ApiKeys(), ServerMetrics())
+    bob = KeyOwner("bob", per_minute=2)
+    request = Request({"type": "http"}, receive=asyncio.Future)
+    fields = TranslateRequest(text=[" ", "the sea"], source="en", stream=True)
+    answer = await translate(fields, Call(service, request, bob))
+    assert isinstance(answer, StreamingResponse)
+    blank, error = [json.loads(line) async for line in answer.body_iterator]
+    assert (blank["text"].strip(), error["error"]["code"], bob.characters) == ("", TIMEOUT, 0)
 
 
 async def test_languages_are_detected_and_sentences_split_where_no_other_request_waits(

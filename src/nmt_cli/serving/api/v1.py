@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends
@@ -162,18 +163,20 @@ async def translate(fields: TranslateRequest, call: _Keyed) -> Response:
     call.service.check_texts([fields.prefix])
     sent = [fields.text] if isinstance(fields.text, str) else fields.text
     texts = await call.service.read_texts(sent, MARKUP.get(fields.format))
-    with call.owner.charged(requests=max(1, len(texts)), characters=sum(len(text.plain) for text in texts)):
-        return await _translate(fields, call, texts)
+    with ExitStack() as charged:
+        characters = sum(len(text.plain) for text in texts)
+        charged.enter_context(call.owner.charged(requests=max(1, len(texts)), characters=characters))
+        return await _translate(fields, call, texts, charged)
 
 
-async def _translate(fields: TranslateRequest, call: Call, texts: list[MarkupDocument]) -> Response:
+async def _translate(fields: TranslateRequest, call: Call, texts: list[MarkupDocument], charged: ExitStack) -> Response:
     service = call.service
     text = "\n".join(text.plain for text in texts)
     route = await service.find_route(fields.source, fields.target, text=text)
     routes = [route] * len(texts)
     terms = await off_the_loop(list(fields.terms), lambda: TermList(fields.terms)) if fields.terms else None
     if fields.stream:
-        lines = _stream_lines(fields, call, texts, routes, terms)
+        lines = _stream_lines(fields, call, texts, routes, terms, charged.pop_all())
         # Awaited before the status is sent, so that a full queue is a 503.
         first_line = await anext(lines, b"")
         return StreamingResponse(_prepend(first_line, lines), media_type=_NDJSON)
@@ -246,21 +249,26 @@ def _model_json(model: ServedModel) -> dict[str, Any]:
 
 
 async def _stream_lines(
-    fields: TranslateRequest, call: Call, texts: list[MarkupDocument], routes: list[ModelRoute], terms: TermList | None
+    fields: TranslateRequest,
+    call: Call,
+    texts: list[MarkupDocument],
+    routes: list[ModelRoute],
+    terms: TermList | None,
+    charged: ExitStack,
 ) -> AsyncIterator[bytes]:
     """A line of JSON for each text, in order; if an error ends the stream, the last line is the error."""
     is_begun = False
-    with watch_caller(call.request) as caller:
-        try:
+    try:
+        with charged, watch_caller(call.request) as caller:
             async for text in call.service.translate(texts, routes, fields, terms=terms, caller=caller):
                 yield to_json(text, inf_nan_mode="null") + b"\n"
                 is_begun = True
-        except ClientGone:
-            return
-        except RequestError as error:
-            if not is_begun:
-                raise
-            yield to_json(error_content(error)) + b"\n"
+    except ClientGone:
+        return
+    except RequestError as error:
+        if not is_begun:
+            raise
+        yield to_json(error_content(error)) + b"\n"
 
 
 async def _prepend(first_line: bytes, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
