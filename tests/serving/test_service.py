@@ -88,7 +88,7 @@ async def test_a_stream_that_fails_in_the_middle_ends_with_the_error_and_counts_
     fields = TranslateRequest(text=[" ", "the sea"], source="en", stream=True)
     answer = await translate(fields, Call(service, request, bob))
     assert isinstance(answer, StreamingResponse)
-    blank, error = [json.loads(line) async for line in answer.body_iterator]
+    blank, error = [json.loads(line) async for line in answer.body_iterator if isinstance(line, bytes)]
     assert (blank["text"].strip(), error["error"]["code"], bob.characters) == ("", TIMEOUT, 0)
 
 
