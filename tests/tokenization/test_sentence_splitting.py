@@ -86,6 +86,8 @@ def test_the_work_grows_with_the_text_not_with_its_square() -> None:
         ("en", ["Mr. Smith met Dr. J. R. Brown. ", "He left."]),
         ("de", ["Am 3. Mai, z. B. um 5.30 Uhr. ", "Gut."]),
         ("en", ["He said: “Go!” ", "Then he went."]),
+        ("fr", ["Il dit : « Oui\u202f!\u202f» ", "« Non. » ", "Elle rit."]),
+        ("de", ["»Siehe Kap. 3«, sagte er. ", "»Gut.«"]),
         ("en", ["wait... what? ", "no."]),
         ("en", ["the dog sleeps. ", "e.g. here it sleeps."]),
         ("de", ["Er kam … ", "Sie ging. ", "„Halt!“, rief er."]),
