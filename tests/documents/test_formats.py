@@ -83,7 +83,7 @@ code
 
 | «three» | **«four»** |
 | --- | :-: |
-| «five» | 6 |
+| «five»<br>«six» `<br>` | 6 |
 | «six» \\| «seven» | [gallery ids="1,2"] «eight» :smile: [«sic»] 10:30:45 |
 
 <div>«seven»</div>
@@ -227,6 +227,21 @@ def test_a_paragraph_of_markdown_is_one_block() -> None:
     assert upper(text, "a.md") == "> ONE *TWO THREE*\n\nSEE [THE PAGE][the page].\n\n[the page]: /u\n"
 
 
+def test_characters_that_markdown_escapes_are_part_of_the_text() -> None:
+    text = "| one \\| two |\n| --- |\n\nIt\\'s my\\_name, 2 \\* \\$3.\n"
+    blocks = read_document(text.encode(), "a.md", languages=EN_DE, limits=COMMAND_LINE_LIMITS).blocks
+    assert [block.text for block in blocks] == ["one | two", "It's my_name, 2 * $3."]
+    assert upper(text, "a.md") == text.upper().replace("\\'", "'")
+
+
+@pytest.mark.parametrize("name", ["a.md", "a.txt"])
+def test_references_outside_of_markup_are_the_characters_that_they_stand_for(name: str) -> None:
+    text = "&nbsp;It&#8217;s caf&eacute; &amp; 10&nbsp;km &foo;\n"
+    (block,) = read_document(text.encode(), name, languages=EN_DE, limits=COMMAND_LINE_LIMITS).blocks
+    assert block.text == "It’s café & 10\xa0km"
+    assert upper(text, name) == "&nbsp;IT’S CAFÉ &amp; 10\xa0KM &foo;\n"
+
+
 def test_a_footnote_or_a_definition_is_the_text_beside_its_mark() -> None:
     text = b"[^1]: One\n    two.\n\nTerm\n: Three\n  four.\n"
     blocks = read_document(text, "a.md", languages=EN_DE, limits=COMMAND_LINE_LIMITS).blocks
@@ -345,6 +360,9 @@ def test_translations_stand_beside_their_source() -> None:
     assert upper(XLIFF.format(target="", cdata=" "), "a.xlf") == after.replace(
         "<target><![CDATA[acht]]></target>", nine
     )
+    broken = XLIFF.format(target="", cdata="").replace('<x id="2"/>&amp;', "<ph>&lt;br/></ph>").encode()
+    blocks = read_document(broken, "a.xlf", languages=EN_DE, limits=COMMAND_LINE_LIMITS).blocks
+    assert [block.text for block in blocks][:2] == ["one two", "three"]
     segment = '<segment{} id="s"><source>one <pc id="1">two</pc><ph id="2"/></source>{}</segment>'
     second = '<xliff version="2.0" srcLang="en"{}><file id="f"><unit id="u">{}</unit></file></xliff>'
     target = '<target>ONE <pc id="1">TWO</pc><ph id="2"/></target>'

@@ -170,6 +170,7 @@ def test_nothing_is_lost_of_what_is_no_document(text: str, rules: MarkupRules) -
         "one &amp; two <a href='x",
         "<p>one <b>two <i>three</b> four</i> five</p></div>",
         "<p>see <code>a < b</code>, <span translate=no>a <b>sea</b></span>, <em class='x notranslate'>sun</em></p>",
+        "<p>my<code>_</code>name 2 <code>*</code> 3",
         "<ul>\n  <li>one</li>\n  <li><p>two</p></li>\n</ul>\n<!-- a <b> c -->",
     ],
 )
@@ -178,8 +179,8 @@ def test_a_document_stays_byte_for_byte_but_for_its_text(document: str) -> None:
 
 
 def test_elements_of_xml_with_text_beside_them_are_inline() -> None:
-    document = parse_markup('<r>\n <t>One <g id="1">two</g> three.</t>\n <t><g>four</g></t>\n</r>', XML)
-    assert [block.text for block in document.blocks] == ["One two three.", "four"]
+    document = parse_markup('<r>\n <t>One <g id="1">two</g> three.<br/>four</t>\n <t><g>five</g></t>\n</r>', XML)
+    assert [block.text for block in document.blocks] == ["One two three.", "four", "five"]
 
 
 @pytest.mark.parametrize(

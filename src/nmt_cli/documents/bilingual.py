@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Sequence
 
-from nmt_cli.documents.markup import block_parts, block_writer, cdata_parts
+from nmt_cli.documents.markup import block_writer, cdata_parts, parts_between
 from nmt_cli.documents.markup_tokens import XML, Token, cdata_text, is_cdata, markup_tokens, matching_tags
 from nmt_cli.documents.parts import Part
 from nmt_cli.errors import DataError
@@ -17,6 +18,11 @@ _CODES = frozenset(["ph", "it", "bpt", "ept", "ut"])
 # The codes at the beginning and the end of a span. They are no tags because spans may overlap.
 _SPAN_STARTS, _SPAN_ENDS = frozenset(["bpt", "bx", "sc"]), frozenset(["ept", "ex", "ec"])
 _SPAN_KEYS = ("startRef", "rid", "i", "id")
+# These stand alone, also as a line break, which ends a text as <br> does in HTML.
+_LONE_CODES = frozenset(["x", "ph", "it", "ut"])
+_LINE_BREAK = re.compile(
+    r"type\s*=\s*[\"'](?:lb|xlf:lb|x-(?:html-)?br)[\"']|<(?:\w+:)?br\b|[\"'>](?:\\r)?\\n[\"'<]", re.IGNORECASE
+)
 _UNITS = frozenset({"trans-unit", "segment"})
 _NO_TRANSLATION = re.compile(r"new|initial|needs-(?:translation|adaptation|l10n)")
 _FOR_REVIEW = "needs-review-translation"
@@ -206,16 +212,20 @@ def _has_text(token: Token) -> bool:
 
 
 def _inline_parts(tokens: Sequence[Token]) -> list[Part]:
-    """The content of a segment as a block, or as it is if there is nothing to translate; CDATA is apart from it."""
+    """The content of a segment as blocks, or as it is if there is nothing to translate.
+
+    CDATA is apart from it, and a code that stands for a line break is between two blocks.
+    """
     tokens = _with_spans(_with_whole_codes(tokens))
-    pairs, write = matching_tags(tokens), block_writer(tokens, XML)
-    parts: list[Part] = []
-    start = 0
-    for end in [*(index for index, token in enumerate(tokens) if is_cdata(token)), len(tokens)]:
-        parts += block_parts(tokens, range(start, end), pairs, XML, write) if start < end else []
-        parts += cdata_parts(tokens[end]) if end < len(tokens) else []
-        start = end + 1
-    return parts
+    return parts_between(tokens, XML, block_writer(tokens, XML), apart=_apart)
+
+
+def _apart(token: Token) -> list[Part]:
+    """The parts of CDATA or of a code that stands for a line break; of other tokens none."""
+    if is_cdata(token):
+        return cdata_parts(token)
+    is_lone = token.kind == "empty" and _local_name(token) in _LONE_CODES
+    return [token.raw] if is_lone and _LINE_BREAK.search(html.unescape(token.raw)) else []
 
 
 def _with_whole_codes(tokens: Sequence[Token]) -> list[Token]:

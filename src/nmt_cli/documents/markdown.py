@@ -10,8 +10,8 @@ from markdown_it.common.utils import normalizeReference
 from markdown_it.rules_block import StateBlock
 
 from nmt_cli.documents.kept_text import SHORTCODE
-from nmt_cli.documents.markup import block_parts, parse_markup, write_plain
-from nmt_cli.documents.markup_tokens import HTML, PLAIN, Token, markup_tokens, matching_tags
+from nmt_cli.documents.markup import parse_markup, parts_between, write_plain
+from nmt_cli.documents.markup_tokens import HTML, PLAIN, Token, markup_tokens
 from nmt_cli.documents.parts import Part
 
 _FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\r?\n(?s:.*?)\n\1[ \t]*(?:\r?\n|\Z)")
@@ -28,7 +28,7 @@ _MARKER = re.compile(
 )
 _INDENT = 4  # of the text below a box or a footnote
 _MOST_NESTED = 10  # the parser reads nothing inside of 20 elements
-# Code, formulas and addresses; escapes, footnotes, boxes, emoji, references, templates and comments.
+# Code, formulas and addresses; then footnotes, boxes, emoji, references, templates and comments.
 # Bounds keep text with many beginnings and no ends from taking long.
 _MOST, _DEEPEST = 2000, 100
 _KEPT = (
@@ -36,15 +36,15 @@ _KEPT = (
     rf"|<[a-z][a-z+.-]{{,30}}:[^<>\s]{{,{_MOST}}}>|!\[\[[^\[\]\n]{{1,{_MOST}}}\]\]|\[\[[^\[\]|\n]{{1,{_MOST}}}\]\](?![(\[])"
 )
 _OTHER = (
-    r"\\[!-/:-@\[-`{-~]|\[\^[^\]\s]{1,99}\]:?|\[[ x]\](?=\s)|&(?:#?\w{1,30});"
+    r"\[\^[^\]\s]{1,99}\]:?|\[[ x]\](?=\s)|&(?:#?\w{1,30});"
     rf"|\{{%[^\n]{{,{_MOST}}}?%\}}|<!--.{{,{_MOST}}}?-->|{SHORTCODE}"
 )
 _ADDRESS = rf"\((?:[^()\\]|\\.|\([^()]{{,{_MOST}}}\)){{,{_MOST}}}\)|\[[^\[\]]{{,{_MOST}}}\]"
 _LINK_END = rf"\](?:{_ADDRESS})?(?:\{{[:.#][^{{}}]{{,99}}\}})?"
 _INLINE = re.compile(
     rf"(?P<kept>{_KEPT})|(?P<page>\[\[[^\[\]|\n]{{1,{_MOST}}}\|)(?P<shown>[^\[\]|\n]{{1,{_MOST}}})\]\]"
-    rf"|(?P<other>{_OTHER})|(?P<tag></?[a-z][^<>]{{,{_MOST}}}>)|(?P<open>!?\[)|(?P<close>{_LINK_END})"
-    r"|(?P<emphasis>\*+|_+|~~+)",
+    rf"|(?P<escaped>\\[!#-&(-/:-@\[-`{{-~])|(?P<needless>\\(?=[\"']))|(?P<other>{_OTHER})"
+    rf"|(?P<tag></?[a-z][^<>]{{,{_MOST}}}>)|(?P<open>!?\[)|(?P<close>{_LINK_END})|(?P<emphasis>\*+|_+|~~+)",
     re.DOTALL | re.IGNORECASE,
 )
 
@@ -139,14 +139,16 @@ def _find(text: str, content: str, start: int, end: int) -> tuple[int, int] | No
 
 
 def _line_parts(content: str, references: Collection[str]) -> list[Part]:
-    """The parts of a block's text, which hard breaks divide."""
+    """The parts of a block's text, which hard breaks and <br> divide."""
     parts: list[Part] = []
     position = 0
     for match in [*_HARD_BREAK.finditer(content), None]:
         end = len(content) if match is None else match.start()
         line = re.sub(r"\r?\n[ \t]*(?:>[ \t]?)*", " ", content[position:end])
         tokens = list(_tokens(line, references))
-        parts += block_parts(tokens, range(len(tokens)), matching_tags(tokens), PLAIN, write_plain)
+        parts += parts_between(
+            tokens, PLAIN, write_plain, apart=lambda token: [token.raw] if token.name == "br" else []
+        )
         if match is not None:
             parts.append(match[0])
             position = match.end()
@@ -168,10 +170,10 @@ def _tokens(line: str, references: Collection[str]) -> Iterator[Token]:
                 *_tokens(match["shown"], references),
                 Token("close", "]]", "[["),
             )
-        elif match["kept"]:
-            ticks = match["ticks"] or ""
-            inner = match[0][len(ticks) : len(match[0]) - len(ticks)]
-            yield from (Token("open", ticks, "code"), Token("text", inner), Token("close", ticks, "code"))
+        elif match["kept"] or match["escaped"]:
+            opening, closing = ("\\", "") if match["escaped"] else [match["ticks"] or ""] * 2
+            inner = match[0].removeprefix(opening).removesuffix(closing)
+            yield from (Token("open", opening, "code"), Token("text", inner), Token("close", closing, "code"))
         else:
             yield token
         position = match.end()
@@ -184,8 +186,10 @@ def _token(match: re.Match[str], line: str, opened: list[tuple[str, int]], refer
     `opened` has the name of each open element, and the index at which its content begins.
     """
     raw = match[0]
-    if match["kept"] or match["page"] or match["other"]:
+    if match["kept"] or match["escaped"] or match["page"] or match["other"]:
         return Token("other", raw)
+    if match["needless"]:  # the backslash before a quotation mark or an apostrophe
+        return Token("text", "")
     if match["tag"]:
         return None
     if match["open"]:

@@ -150,7 +150,7 @@ def _copies(source: MarkedText, text: str, links: Sequence[Link]) -> dict[Range,
     """
     kept = source.kept
     is_kept = set(kept)
-    ends_of_marks = sorted({end for mark in source.marks if not mark.is_kept for end in (mark.start, mark.end)})
+    ends_of_marks = sorted({end for mark in source.marks for end in (mark.start, mark.end)})
     copies = [
         (link[:2], link[2:])
         for link in links

@@ -96,6 +96,26 @@ def cdata_parts(token: Token) -> list[Part]:
     return [CDATA, *parse_markup(cdata_text(token), PLAIN).parts, CDATA_END]
 
 
+def parts_between(
+    tokens: Sequence[Token],
+    rules: MarkupRules,
+    write: Callable[[MarkedText], str],
+    *,
+    apart: Callable[[Token], Sequence[Part]],
+) -> list[Part]:
+    """The blocks between the tokens that stand apart from them; `apart` gives the parts of such a token, else none."""
+    pairs = matching_tags(tokens)
+    parts: list[Part] = []
+    start = 0
+    for end, token in enumerate([*tokens, None]):
+        others = () if token is None else apart(token)
+        if others or token is None:
+            parts += block_parts(tokens, range(start, end), pairs, rules, write) if start < end else []
+            parts += others
+            start = end + 1
+    return parts
+
+
 def block_writer(tokens: Sequence[Token], rules: MarkupRules) -> Callable[[MarkedText], str]:
     """The function that writes a block as the document spells characters."""
     if rules.language == "plain":
@@ -179,9 +199,9 @@ def block_parts(
             )
         return parts
     first, last = 0, len(indices)
-    while first < last and tokens[indices[first]].kind == "text" and not tokens[indices[first]].raw.strip():
+    while first < last and _is_space(tokens[indices[first]]):
         first += 1
-    while last > first and tokens[indices[last - 1]].kind == "text" and not tokens[indices[last - 1]].raw.strip():
+    while last > first and _is_space(tokens[indices[last - 1]]):
         last -= 1
     builder = _BlockBuilder(tokens, pairs, rules)
     block = builder.build(indices[first:last])
@@ -195,6 +215,11 @@ def block_parts(
     before += first_run[: _space_before(first_run)]
     after = last_run[len(last_run) - _space_before(last_run[::-1]) :] + after
     return [before, Block(block, write), after]
+
+
+def _is_space(token: Token) -> bool:
+    """Whether a token is nothing but white space, such as a reference to it."""
+    return token.kind in ("text", "other") and not html.unescape(token.raw).strip()
 
 
 def _space_before(raw: str) -> int:
@@ -233,6 +258,12 @@ class _BlockBuilder:
             if token.kind == "text":
                 self.translated_text += self._as_text(token.raw)
                 self._add(self._as_text(token.raw))
+            elif (character := self._referenced(token)) in ("&", "<", ">"):
+                self._marks.append(Mark(self._length, self._length + 1, token.raw, "", self._parent, is_kept=True))
+                self._add(character)
+            elif character:
+                self.translated_text += character
+                self._add(self._as_text(character))
             elif index in symbols or (token.kind == "open" and pair in is_inside and _is_kept(token, self._rules)):
                 start_of_kept, end_of_kept, kept_text = index, pair, ""
             elif token.kind == "open" and pair in is_inside:
@@ -271,6 +302,13 @@ class _BlockBuilder:
             elif pair in counts_at and counts_at[pair][0] == num_letters and counts_at[pair][1] < num_symbols:
                 found.add(pair)
         return found
+
+    def _referenced(self, token: Token) -> str:
+        """The characters that a reference in plain text, such as &eacute;, stands for; else nothing."""
+        if self._rules.language != "plain" or token.kind != "other" or not _REFERENCE.fullmatch(token.raw):
+            return ""
+        characters = html.unescape(token.raw)
+        return "" if characters == token.raw else characters
 
     @property
     def _parent(self) -> int:

@@ -70,7 +70,7 @@ class MarkupRules:
 
 HTML = MarkupRules("html", blocks=_HTML_BLOCKS, kept=_HTML_KEPT)
 # What stands in these is code of other programs, as in XLIFF and TMX.
-XML = MarkupRules("xml", blocks=None, kept=_names("bpt ept it ph ut"))
+XML = MarkupRules("xml", blocks=None, kept=_names("bpt ept it ph ut"), splitting=_names("br"))
 PLAIN = MarkupRules("plain", blocks=_HTML_BLOCKS, kept=_HTML_KEPT)
 MARKUP = {"html": HTML, "xml": XML}
 """The rules of usual markup, by its name."""

@@ -95,12 +95,12 @@ class DeepLTranslateRequest(DeepLOptions):
         if rules is None:
             return None
         if self.tag_handling == "xml" and not self.outline_detection:
-            rules = replace(rules, blocks=frozenset())
+            rules = replace(rules, blocks=frozenset(), splitting=frozenset())
         ignored, splitting, inline = (
             frozenset(map(str.lower, tags) if self.tag_handling == "html" else tags)
             for tags in (self.ignore_tags, self.splitting_tags, self.non_splitting_tags)
         )
-        return replace(rules, kept=rules.kept | ignored, splitting=splitting, inline=inline)
+        return replace(rules, kept=rules.kept | ignored, splitting=rules.splitting | splitting, inline=inline)
 
     @field_validator("text", mode="before")
     @classmethod
