@@ -39,6 +39,7 @@ def found(terms: dict[str, Sequence[str]], text: str) -> list[tuple[str, tuple[s
         ({"a b": ["1"], "b c d": ["2"]}, "a b c d", [("b c d", ("2",))]),  # the longest ones first
         ({"New  York": ["NY"]}, "in New\tYork", [("New\tYork", ("NY",))]),
         ({"C++": ["C++"], "%": ["Prozent"]}, "C++ is 5% of it", [("C++", ("C++",)), ("%", ("Prozent",))]),
+        ({"O'Neil": ["O"], "e-mail": ["E"]}, "O’Neil's e‑mail", [("O’Neil", ("O",)), ("e‑mail", ("E",))]),
         ({"中国": ["China"]}, "我爱中国人", [("中国", ("China",))]),
         ({"हिन्द": ["x"]}, "हिन्दी", []),  # its vowel signs belong to a word
         ({"small": ["klein"]}, "Dr. Small is here", []),  # a name, after an abbreviation

@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 _BETWEEN_FORMS = "|"
 _NAMES_OF_COLUMNS = (("source", "target"), ("src", "tgt"))
 _HYPHENS = "‐‑-"
+# A term and a text may spell these in their own way each.
+_SAME_SPELLING = str.maketrans("’‐‑", "'--")
 # Of CSV: a term, its translation and, in DeepL's glossaries, their languages.
 _NUMBERS_OF_COLUMNS = (2, 4)
 # In these scripts a word is no unit between spaces: each character is a unit. A hyphen joins parts of one word.
@@ -216,9 +218,12 @@ class TermUnit(NamedTuple):
 
 
 def units_of(text: str) -> Iterator[TermUnit]:
-    """The words, single characters and marks of a text, and a space for any white space."""
+    """The words, single characters and marks of a text, and a space for any white space.
+
+    Curved apostrophes and the hyphens of Unicode are those of ASCII.
+    """
     for match in _UNIT.finditer(text):
-        yield TermUnit(" " if match[0].isspace() else match[0], *match.span())
+        yield TermUnit(" " if match[0].isspace() else match[0].translate(_SAME_SPELLING), *match.span())
 
 
 def _unit_texts(text: str) -> list[str]:
