@@ -15,15 +15,18 @@ from typing import Final
 from nmt_cli.documents.icu_messages import ICU_ARGUMENT
 from nmt_cli.documents.marked_text import Mark, MarkedText
 from nmt_cli.tokenization.pieces import Link, Range
+from nmt_cli.tokenization.split_text import WIDE
 
+# Chinese, Japanese and Korean have no space beside an address or a placeholder, and their marks end it.
+_LETTER = rf"[^\W{WIDE}\uac00-\ud7af]"
 # As in printf, Python, .NET, Ruby, shells and templates: %s, %1$s, %(n)d, %{n}, {0}, {name}, {{ x }}, ${x}, $1, $name.
 # Percentages with an ending (Hungarian 50%-e, Turkish 20%i), money ($100, $5m, US$5) and names (Ke$ha) are text.
 # Possessive: a brace that is never closed takes one pass.
 _PLACEHOLDER = (
     r"%\([^\s()]+\)[#0+-]*\d*(?:\.\d+)?[a-z]"
-    r"|%(?:\d+\$)?[#0+-]*\d*(?:\.\d+)?(?:ll?|h|z)?(?<!\d%-)(?:[sd@]|(?<!\d%)[iufegxoc])(?![^\W_])"
+    rf"|%(?:\d+\$)?[#0+-]*\d*(?:\.\d+)?(?:ll?|h|z)?(?<!\d%-)(?:[sd@]|(?<!\d%)[iufegxoc])(?!(?!_){_LETTER})"
     r"|[%$#]?\{\{?(?: ?[^\s{}]++)*+ ?\}?\}"
-    r"|(?<![^\W\d_])\$(?:\d(?!\w|[.,]\d)|[a-z_]\w*)"
+    rf"|(?<!(?![\d_]){_LETTER})\$(?:\d(?!{_LETTER}|[.,]\d)|[a-z_][a-z\d_]*)"
 )
 _FORUM_CODE = (
     r"b|i|u|s|url|img|email|quote|code|list|li|color|size|font|center|left|right|align|sub|sup|spoiler|video|youtube"
@@ -35,8 +38,11 @@ SHORTCODE: Final = (
     r"|\[/[a-z][\w-]*+\](?!\()|(?<![\w:]):(?:[a-z][\w+-]{1,50}|[+-]1|100):(?![\w:])"
 )
 """As in forums, WordPress and chats: [b] before [/b], [*], [gallery id="1"], [/caption], :smile:."""
-_EMAIL = r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
-_URL = r"(?:https?://|(?<!\w)(?:[a-z][a-z+.-]{0,30}+://|www\.))[^\s<>\"“”«»]+"
+_EMAIL = rf"(?<!{_LETTER})(?<![.+-])(?:{_LETTER}|[.+-])+@(?:{_LETTER}|-)+(?:\.(?:{_LETTER}|-)+)+"
+_URL = (
+    rf"(?:https?://|(?<!{_LETTER})(?:[a-z][a-z+.-]{{0,30}}+://|www\.))"
+    r"[^\s<>|\"“”«»—،؛؟，。、；：！？（）「」『』【】《》〈〉]+"
+)
 _KEPT = re.compile(rf"(?P<url>{_URL})|{_EMAIL}|{ICU_ARGUMENT}|{_PLACEHOLDER}|{SHORTCODE}", re.IGNORECASE)
 _CODE = re.compile(r"\[(/?)([a-z][\w-]*)", re.IGNORECASE)
 _OPENING = {")": "(", "]": "[", "}": "{"}
@@ -121,8 +127,8 @@ def _pairs_of_codes(kept: Sequence[str]) -> dict[int, int]:
 
 def _starts_of(copy: str, text: str) -> list[int]:
     """Where a copy stands in a text, and not inside of a longer word or number."""
-    before = r"(?<!\d)" if copy[0].isdigit() else r"\b" if copy[0].isalpha() else ""
-    after = r"(?!\d)" if copy[-1].isdigit() else r"\b" if copy[-1].isalpha() else ""
+    before = r"(?<!\d)" if copy[0].isdigit() else f"(?<!{_LETTER})" if copy[0].isalpha() else ""
+    after = r"(?!\d)" if copy[-1].isdigit() else f"(?!{_LETTER})" if copy[-1].isalpha() else ""
     return [match.start() for match in re.finditer(before + re.escape(copy) + after, text)]
 
 
