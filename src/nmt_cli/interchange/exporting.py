@@ -1,8 +1,7 @@
 """The export of a model directory for CTranslate2 or Hugging Face, written only if the other program computes the same.
 
-Hugging Face's form is a MarianMTModel, which has the paper's architecture, and a MarianTokenizer. An M2M-100 or NLLB
-model goes back to its own form. Only `export` and the functions called `_write` write files. The others decide what
-stands in the files.
+Hugging Face's form is a MarianMTModel, which has the paper's architecture, and a MarianTokenizer. Only `export` and the
+functions called `_write` write files. The others decide what stands in the files.
 """
 
 from __future__ import annotations
@@ -25,16 +24,13 @@ from nmt_cli.decoding.ctranslate2.engine import PATIENCE, length_exponent
 from nmt_cli.decoding.ctranslate2.model import import_ctranslate2, write_ctranslate2
 from nmt_cli.devices import Quantization
 from nmt_cli.errors import DataError, ModelError, UsageError
-from nmt_cli.interchange.huggingface import M2M100_SPM
-from nmt_cli.interchange.marian_model import CLASSES, MASKED_LOGIT, HuggingFaceKind
 from nmt_cli.interchange.marian_vocabulary import names_for_marian
-from nmt_cli.interchange.marian_weights import m2m100_weights, marian_weights
+from nmt_cli.interchange.marian_weights import marian_weights
 from nmt_cli.interchange.other_programs import CTranslate2Program, TransformersProgram
 from nmt_cli.interchange.verification import Agreement, random_lines, usable_lines, verify
 from nmt_cli.model.weight_layout import refusal
 from nmt_cli.recipe.schema import DecodingConfig, ModelConfig
 from nmt_cli.templates.render import render
-from nmt_cli.tokenization.sentencepiece_model import CONTROL, read_pieces, with_pieces
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -52,12 +48,6 @@ _TAKEN_BY_MARIAN = {
     "activation": ("relu", "gelu", "silu"),
     "positions": ("sinusoidal", "sinusoidal-halves", "learned"),
     "tying": ("all", "target", "none"),
-}
-_TAKEN_BY_M2M100 = {
-    "norm": ("pre",),
-    "activation": ("relu", "gelu", "silu"),
-    "positions": ("sinusoidal-fairseq",),
-    "tying": ("all",),
 }
 _OTHERS_TAKE_IT = "nmt export --to ctranslate2 may take it; nmt decode does"
 _MAX_NORM_EPSILON = 3e-5  # MarianMTModel always adds 1e-5; up to this, a piece's log-probability changes by about 1e-4
@@ -105,25 +95,16 @@ def _write_and_verify(
                 agreement = verify(loaded, CTranslate2Program(directory, loaded.source), lines, is_reduced=True)
             return agreement
         case "huggingface":
-            kind = _kind_of(loaded.config)
-            _write_marian(loaded, directory) if kind == "marian" else _write_m2m100(loaded, directory, kind)
+            _write_marian(loaded, directory)
             symbols = loaded.config.languages.target_symbols
             try:
-                program = TransformersProgram(directory, symbols=symbols, kind=kind)
+                program = TransformersProgram(directory, symbols=symbols, kind="marian")
             except UsageError as error:
                 logger.warning("not compared with transformers: %s; %s", error.message, error.hint)
                 return None
             return verify(loaded, program, lines, is_reduced=False)
         case other:
             assert_never(other)
-
-
-def _kind_of(config: SavedModelConfig) -> HuggingFaceKind:
-    """The kind of Hugging Face model that a model becomes."""
-    languages = config.languages
-    if not languages.num_target_symbols or config.recipe.model.positions != "sinusoidal-fairseq":
-        return "marian"
-    return "m2m100" if next(iter(languages.target_symbols.values())).startswith("__") else "nllb"
 
 
 def _write_marian(loaded: LoadedModel, directory: Path) -> None:
@@ -143,63 +124,6 @@ def _write_marian(loaded: LoadedModel, directory: Path) -> None:
     if not config.ties.source:
         contents["target_vocab.json"] = _vocabulary_json(loaded, loaded.target)
     _write_json(directory, contents)
-
-
-def _write_m2m100(loaded: LoadedModel, directory: Path, kind: HuggingFaceKind) -> None:
-    """Write the weights, the vocabulary and the JSON files of an M2M-100 or NLLB model.
-
-    Raises ModelError for a model that M2M100ForConditionalGeneration cannot express.
-    """
-    model, config = loaded.model, loaded.model.config
-    pieces = read_pieces((directory / "source.spm").read_bytes())
-    texts = [piece.text for piece in pieces]
-    _check_expressible_in_m2m100(loaded, texts)
-    # Our rows in fairseq's order: <s>, padding, </s>, unknown, and the rest. Languages follow the pieces of text.
-    begin = texts.index("<s>")
-    rest = [number for number in range(begin, len(texts)) if number != begin]
-    num_text = next(count for count, number in enumerate(rest) if pieces[number].kind == CONTROL)
-    spm_pieces = [pieces[number] for number in (UNK, begin, EOS, *rest[:num_text])]
-    spm = with_pieces((directory / "source.spm").read_bytes(), spm_pieces, has_bytes=False, special_ids=(-1, 0, 1, 2))
-    (directory / M2M100_SPM).write_bytes(spm)
-    for side in ("source", "target"):
-        (directory / f"{side}.spm").unlink(missing_ok=True)
-    rows = [begin, PAD, EOS, UNK, *rest]
-    weights = m2m100_weights(model, rows)
-    write_tensors(directory / WEIGHTS, weights)
-    named = {texts[number]: row for row, number in enumerate(rows)}
-    symbols = [texts[number] for number in rest[num_text:] if not texts[number].startswith("<")]
-    ids = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
-    search = _generation_config_json(loaded.config.recipe.decoding, config)
-    contents: dict[str, Any] = {
-        "config.json": _architecture_json(config)
-        | {
-            "architectures": ["M2M100ForConditionalGeneration"],
-            "model_type": "m2m_100",
-            "vocab_size": len(rows),
-            **ids,
-        },
-        "generation_config.json": search | ids | {"bad_words_ids": [[0], [1], [3]]},
-        "tokenizer_config.json": {
-            "tokenizer_class": CLASSES[kind][1],
-            "model_max_length": config.max_positions,
-            "additional_special_tokens": symbols,
-            "clean_up_tokenization_spaces": False,
-        },
-        "special_tokens_map.json": {"additional_special_tokens": symbols},
-    }
-    if kind == "nllb":  # transformers 5 would put the mask before the languages
-        special = {named[text]: text for text in (texts[PAD], texts[UNK], texts[EOS], "<s>", *symbols)}
-        special[max(special) + 1] = "<mask>"
-        added = {str(row): _special_token(text) for row, text in special.items()}
-        contents["tokenizer_config.json"]["added_tokens_decoder"] = added
-    else:
-        contents["vocab.json"] = {piece: row for piece, row in named.items() if row < 4 + num_text}
-    _write_json(directory, contents)
-
-
-def _special_token(text: str) -> dict[str, Any]:
-    """A token that no text has, as transformers writes it."""
-    return {"content": text, "special": True} | dict.fromkeys(("lstrip", "rstrip", "normalized", "single_word"), False)
 
 
 def _write_json(directory: Path, contents: dict[str, Any]) -> None:
@@ -227,13 +151,10 @@ def _card(
     front, body = read_card(model)
     decoding, directions = config.recipe.decoding, config.languages
     direction = directions.direction(directions.first)
-    model_class, tokenizer_class = CLASSES[_kind_of(config)]
     text = render(
         "exported_model_card.md",
         to=to,
         direction=direction,
-        model_class=model_class,
-        tokenizer_class=tokenizer_class,
         quantization=quantization,
         version=__version__,
         decoding=decoding,
@@ -269,29 +190,9 @@ def _check_expressible(config: ModelConfig) -> None:
             raise ModelError(message, where=f"model.{key}", hint=hint)
 
 
-def _check_expressible_in_m2m100(loaded: LoadedModel, texts: Sequence[str]) -> None:
-    """Raise ModelError unless M2M100ForConditionalGeneration can express the model; `texts` are its pieces."""
-    model, config, program = loaded.model, loaded.model.config, "M2M100ForConditionalGeneration"
-    if (error := refusal(config, program=program, taken=_TAKEN_BY_M2M100, hint=_OTHERS_TAKE_IT)) is not None:
-        raise error
-    weight, bias = model.output_weight.detach(), model.output_bias
-    expected = torch.zeros(model.target_vocab)
-    expected[BOS] = MASKED_LOGIT
-    obstacle = None
-    if "<s>" not in texts[EOS + 1 :]:
-        obstacle = "its vocabulary is not that of an M2M-100 or NLLB model"
-    elif bias is None or not torch.equal(bias.detach()[: model.target_vocab], expected):
-        obstacle = "training has given it a bias of the output"
-    elif not torch.equal(weight[BOS], weight[EOS]):
-        obstacle = "training has given the decoder a start that is not </s>"
-    if obstacle is not None:
-        message = f"{program} has no place for this model: {obstacle}"
-        raise ModelError(message, where="model.safetensors", hint=_OTHERS_TAKE_IT)
-
-
 def _marian_config_json(loaded: LoadedModel) -> dict[str, Any]:
     config, vocabulary = loaded.model.config, loaded.config.vocabulary
-    return _architecture_json(config) | {
+    return {
         "architectures": ["MarianMTModel"],
         "model_type": "marian",
         "vocab_size": vocabulary.source,
@@ -303,12 +204,6 @@ def _marian_config_json(loaded: LoadedModel) -> dict[str, Any]:
         "eos_token_id": EOS,
         "decoder_start_token_id": BOS,
         "forced_eos_token_id": None,
-    }
-
-
-def _architecture_json(config: ModelConfig) -> dict[str, Any]:
-    """What config.json says of Marian and M2M-100 alike."""
-    return {
         "is_encoder_decoder": True,
         "d_model": config.d_model,
         "encoder_layers": config.encoder_layers,

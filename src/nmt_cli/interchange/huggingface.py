@@ -43,7 +43,7 @@ _M2M100_LANGUAGES = (
     "sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi yo zh zu"
 )
 _M2M100_SYMBOL, _NLLB_SYMBOL = re.compile("__([a-z]+)__"), re.compile("([a-z]{3}_[A-Z][a-z]{3})")
-M2M100_SPM = "sentencepiece.bpe.model"
+_M2M100_SPM = "sentencepiece.bpe.model"
 # Settings of the search in transformers that nmt lacks, with the values that change nothing.
 _OTHER_SEARCH = {
     "do_sample": False,
@@ -81,7 +81,7 @@ def read_huggingface(directory: Path) -> MarianModel:
     # Older versions of transformers write an object.
     unknown_piece = str(unknown.get("content") if isinstance(unknown, dict) else unknown)
     if is_m2m100:
-        spms = [_read_bytes(directory / M2M100_SPM)] * 2
+        spms = [_read_bytes(directory / _M2M100_SPM)] * 2
         source, symbols = _m2m100_vocabulary(
             directory, tokenizer, spms[0], num_rows=settings.vocab_size, is_nllb=kind == "nllb"
         )
@@ -185,7 +185,7 @@ def _m2m100_vocabulary(
     """
     file, pattern = directory / "vocab.json", _M2M100_SYMBOL
     if is_nllb:
-        file, pattern = directory / M2M100_SPM, _NLLB_SYMBOL
+        file, pattern = directory / _M2M100_SPM, _NLLB_SYMBOL
         try:
             pieces = [piece.text for piece in read_pieces(spm)]
         except ValueError as error:

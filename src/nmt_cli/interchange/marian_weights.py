@@ -38,13 +38,6 @@ def marian_weights(model: Transformer) -> dict[str, Tensor]:
     return _reorder_d_model(weights, marian_order(model.config.d_model)) if is_reordered else weights
 
 
-def m2m100_weights(model: Transformer, rows: Sequence[int]) -> dict[str, Tensor]:
-    """The weights as M2M100ForConditionalGeneration has them, with these of our rows in its vocabulary."""
-    weights = _by_marian_names(model)
-    del weights[TensorName.BIAS]
-    return weights | {TensorName.SHARED: weights[TensorName.SHARED][list(rows)]}
-
-
 def model_from_marian(
     marian: MarianModel, config: SavedModelConfig, *, source: Sequence[VocabularyRow], target: Sequence[VocabularyRow]
 ) -> Transformer:

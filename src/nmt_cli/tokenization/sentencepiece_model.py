@@ -80,10 +80,8 @@ def read_pieces(model: bytes) -> list[Piece]:
     return pieces
 
 
-def with_pieces(
-    model: bytes, pieces: Sequence[Piece], *, has_bytes: bool, special_ids: Sequence[int] = _OUR_IDS
-) -> bytes:
-    """The model with these pieces; `special_ids` are those of padding, unknown, begin and end, -1 if it has none."""
+def with_pieces(model: bytes, pieces: Sequence[Piece], *, has_bytes: bool) -> bytes:
+    """The model with these pieces, which begin with padding, unknown, begin and end."""
     fields = [_field(_ModelField.PIECES, _write_piece(piece)) for piece in pieces]
     # The examples with which a model tests itself may be cut into other pieces now.
     replaced = (_ModelField.PIECES, _ModelField.SELF_TEST_DATA)
@@ -94,13 +92,9 @@ def with_pieces(
     }
     ids = (_TrainerField.PAD_ID, _TrainerField.UNK_ID, _TrainerField.BOS_ID, _TrainerField.EOS_ID)
     names = (_TrainerField.PAD_PIECE, _TrainerField.UNK_PIECE, _TrainerField.BOS_PIECE, _TrainerField.EOS_PIECE)
-    numbers |= zip(ids, special_ids, strict=True)
+    numbers |= zip(ids, _OUR_IDS, strict=True)
     settings = [_field(setting, number) for setting, number in numbers.items()]
-    settings += [
-        _field(name, pieces[number].text.encode())
-        for name, number in zip(names, special_ids, strict=True)
-        if number >= 0
-    ]
+    settings += [_field(name, pieces[number].text.encode()) for name, number in zip(names, _OUR_IDS, strict=True)]
     return _write_fields([*fields, _field(_ModelField.TRAINER_SPEC, _write_fields(settings))])
 
 
