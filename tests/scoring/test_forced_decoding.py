@@ -6,7 +6,9 @@ import hashlib
 import json
 import math
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -105,6 +107,21 @@ def test_batches_and_neighbours_change_nothing(model: Path, pairs: list[tuple[st
         for one, other in zip(together, others, strict=True):
             assert one.log_prob == pytest.approx(other.log_prob, abs=TOLERANCE)
             assert one.piece_log_probs == pytest.approx(other.piece_log_probs, abs=TOLERANCE)
+
+
+def test_pairs_that_exhaust_the_memory_together_are_scored_in_smaller_batches(
+    model: Path, pairs: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = scores_of(model, pairs)
+
+    def with_little_memory(model: Any, sources: Sequence[Any], *arguments: Any, **options: Any) -> list[list[float]]:
+        if len(sources) > 4:
+            raise MemoryError
+        return forced_log_probs(model, sources, *arguments, **options)
+
+    monkeypatch.setattr("nmt_cli.scoring.forced_decoding.forced_log_probs", with_little_memory)
+    found = scores_of(model, pairs)
+    assert [score.log_prob for score in found] == pytest.approx([score.log_prob for score in expected], abs=TOLERANCE)
 
 
 def test_blank_lines_are_scored_as_decoding_does(model: Path) -> None:

@@ -119,7 +119,7 @@ class Batches:
         return DeviceError(
             f"the memory of {self._device} does not hold a sentence of {length} pieces with"
             f" {config.num_candidates} hypotheses",
-            setting="beam" if config.samples == 0 else "samples",
+            setting=("samples" if config.samples else "beam") if config.num_candidates > 1 else None,
             hint=f"take {', or '.join([*remedies, 'a machine with more memory'])}",
         )
 

@@ -10,15 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-import torch
-
-from nmt_cli.artifacts import model_directory
 from nmt_cli.decoding.attention_maps import align
-from nmt_cli.decoding.batching import plan_batches
+from nmt_cli.decoding.batching import Batches
 from nmt_cli.decoding.search.hypotheses import SourceSentence, SymbolIds, not_finite_error
-from nmt_cli.devices import choose_device, choose_precision, multiply_float32_fast, parse_precision
-from nmt_cli.errors import DeviceError
-from nmt_cli.memory import is_out_of_memory
+from nmt_cli.decoding.torch_engine import TorchEngine
+from nmt_cli.devices import choose_device, choose_precision, parse_precision
+from nmt_cli.memory import return_freed_memory
 from nmt_cli.model.teacher_forcing import forced_log_probs
 from nmt_cli.recipe.directions import Direction
 from nmt_cli.tokenization.pieces import piece_links, word_alignment
@@ -103,20 +100,19 @@ class ForcedDecoder:
         """
         choice = parse_precision(precision)
         self._device = choose_device(device)
-        is_bf16 = choose_precision(choice, device=self._device, training=False) == "bf16"
-        if not is_bf16:
-            multiply_float32_fast(self._device)
-        dtype = torch.bfloat16 if is_bf16 else torch.float32
-        self._loaded = model_directory.load_model(directory, device=self._device, dtype=dtype)
-        loaded = self._loaded
-        self._symbols = SymbolIds.of(direction, source=loaded.source, target=loaded.target)
-        self._max_tokens = max_tokens or self._loaded.config.recipe.decoding.batch_tokens
+        chosen = choose_precision(choice, device=self._device, training=False)
+        engine = TorchEngine.load([directory], device=self._device, precision=chosen)
+        (self._loaded,) = engine.loaded
+        self._symbols = SymbolIds.of(direction, source=engine.source, target=engine.target)
+        self._batches = Batches(self._device)
+        limits = {"batch_tokens": max_tokens or engine.decoding.batch_tokens, "beam": 1, "samples": 0}
+        self._config = engine.decoding.model_copy(update=limits)
 
     def scores(self, sources: Sequence[str], targets: Sequence[str]) -> Iterator[ForcedScore]:
         """The score of each pair, in order, as blocks of them are done.
 
-        Pairs too long for the model have no probability, and a warning counts them in the end. DeviceError if a batch
-        exhausts the memory of a GPU.
+        Pairs too long for the model have no probability, and a warning counts them in the end. DeviceError if a pair
+        exhausts the memory.
         """
         too_long: list[int] = []
         for start in range(0, len(sources), _BLOCK_PAIRS):
@@ -176,16 +172,16 @@ class ForcedDecoder:
             for source, target in zip(source_rows, target_rows, strict=True)
         ]
 
-    def _align(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[list[tuple[int, int]]]:
-        sentences = [SourceSentence(row[:-1], symbols=self._symbols) for row in sources]
-        return align([self._loaded.model], sentences, [row[:-1] for row in targets], device=self._device)
+    def _align(self, pairs: Sequence[_Pair]) -> list[list[tuple[int, int]]]:
+        sentences = [SourceSentence(source[:-1], symbols=self._symbols) for source, _ in pairs]
+        return align([self._loaded.model], sentences, [target[:-1] for _, target in pairs], device=self._device)
 
-    def _log_probs(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[list[float]]:
+    def _log_probs(self, pairs: Sequence[_Pair]) -> list[list[float]]:
         before_source, before_target = self._symbols
         log_probs = forced_log_probs(
             self._loaded.model,
-            [[*before_source, *row] for row in sources],
-            [[*before_target, *row] for row in targets],
+            [[*before_source, *source] for source, _ in pairs],
+            [[*before_target, *target] for _, target in pairs],
             bos=BOS,
             device=self._device,
         )
@@ -202,26 +198,14 @@ class ForcedDecoder:
         return scores
 
     def _by_batch(
-        self, pairs: Sequence[_Pair], compute: Callable[[Sequence[list[int]], Sequence[list[int]]], list[list[T]]]
+        self, pairs: Sequence[_Pair], compute: Callable[[list[_Pair]], list[list[T]]]
     ) -> list[list[T] | None]:
         """What `compute` gives for each token of each target; None for a pair that is too long for the model."""
         longest = self._loaded.model.config.max_positions - max(map(len, self._symbols))
-        results: list[list[T] | None] = [[] if max(map(len, pair)) <= longest else None for pair in pairs]
-        # No batch has pairs of length 0. `plan_batches` adds an EOS to each length: the target's.
-        lengths = [
-            len(source) + len(target[:-1]) if result is not None else 0
-            for (source, target), result in zip(pairs, results, strict=True)
-        ]
-        for batch in plan_batches(lengths, max_tokens=self._max_tokens):
-            sources, targets = zip(*(pairs[index] for index in batch), strict=True)
-            try:
-                computed = compute(sources, targets)
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error, counts_vague_errors=True):
-                    raise
-                message = f"the memory of {self._device} does not hold a batch of {len(batch)} pairs"
-                hint = f"take `batch_tokens: {max(1, self._max_tokens // 2)}`, or `device: cpu`"
-                raise DeviceError(message, setting="batch_tokens", hint=hint) from None
-            for index, result in zip(batch, computed, strict=True):
-                results[index] = result
-        return results
+        fits = [max(map(len, pair)) <= longest for pair in pairs]
+        # A batch adds an EOS to each length: the target's. Pairs of length 0 are not computed.
+        lengths = [len(pair[0]) + len(pair[1][:-1]) if fit else 0 for pair, fit in zip(pairs, fits, strict=True)]
+        nothing: list[T] = []
+        results = self._batches.map(compute, pairs, lengths, config=self._config, empty=nothing)
+        return_freed_memory()
+        return [result if fit else None for result, fit in zip(results, fits, strict=True)]
