@@ -198,12 +198,6 @@ def write_file(path: Path, content: str | bytes, *, error: type[NmtError]) -> No
             temporary.unlink(missing_ok=True)
 
 
-def clear_partial_files(directory: Path) -> None:
-    """Remove the partial files that a killed `write_file` left in a directory."""
-    for leftover in directory.glob(f".*{_PARTIAL}"):
-        leftover.unlink()
-
-
 def read_text(path: Path, *, error: type[NmtError], hint: str) -> str:
     """The text of a file; raises `error` with `hint` if it is missing, unreadable or not UTF-8."""
     try:

@@ -60,7 +60,7 @@ def test_a_full_disk_in_a_worker_is_an_error_after_which_the_same_command_contin
     assert failed.returncode == 4
     assert failed.stderr == (
         "error: cannot write 000000.npz: it would be larger than files may be here\n"
-        "at:    data.partial/cleaned/000000.npz\n"
+        "at:    data.partial/.cleaned.partial/000000.npz\n"
         "fix:   ulimit -f unlimited, then the same command\n"
     )
     assert not (tmp_path / "data").exists()
@@ -174,14 +174,14 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("stage", "reports", "workers", "kept"),
     [
-        ("cleaning", 5, 2, "cleaned: 4 chunks finished before, kept"),
+        ("cleaning", 5, 2, None),
         pytest.param("tokenizer", 1, 2, "selected: finished before, kept", marks=pytest.mark.slow),
         pytest.param("encoding", 1, 3, "tokenizer: finished before, kept", marks=pytest.mark.slow),
         ("encoding", 6, 1, "tokenizer: finished before, kept"),
     ],
 )
 def test_a_killed_preparation_continues_to_the_same_bytes(
-    tmp_path: Path, uninterrupted: Path, stage: str, reports: int, workers: int, kept: str
+    tmp_path: Path, uninterrupted: Path, stage: str, reports: int, workers: int, kept: str | None
 ) -> None:
     for file in uninterrupted.glob("*.??"):
         copy(file, tmp_path)
@@ -192,12 +192,7 @@ def test_a_killed_preparation_continues_to_the_same_bytes(
     again = python(tmp_path, 2, "-", 0)
     assert again.returncode == 0, again.stderr
     lines = [line for line in again.stderr.splitlines() if line.endswith(", kept")]
-    if stage == "cleaning" and workers > 1:  # others may have finished after the one that was reported
-        assert len(lines) == 1
-        assert lines[0].endswith(kept.partition("chunks")[2])
-        assert int(lines[0].split()[1]) >= int(kept.split()[1])
-    else:
-        assert lines[-1] == kept
+    assert (lines[-1] if lines else None) == kept
     whole = contents(uninterrupted / "data")
     for name, data in contents(tmp_path / "data").items():
         assert data == whole[name].replace(f"{uninterrupted}/".encode(), b""), name

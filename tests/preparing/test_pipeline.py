@@ -239,7 +239,7 @@ def test_finished_data_leaves_the_work_of_others_alone(tmp_path: Path) -> None:
     located, output = small_corpus(tmp_path), tmp_path / "data"
     run(located, output)
     with open_work_folder(output) as work:  # as a second process does with --overwrite
-        cleaned = work.stage("cleaned", key="x", build=lambda to: None, can_resume=lambda at: False)
+        cleaned = work.stage("cleaned", key="x", build=lambda to: None)
         for overwrite in (False, True):
             error = refusal(partial(run, located, output, overwrite=overwrite))
             assert error.message.startswith(f"another nmt prepare is writing {output}: process {os.getpid()} on ")

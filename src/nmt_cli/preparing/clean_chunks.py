@@ -145,13 +145,8 @@ def write_chunk(
 
 
 def open_chunks(directory: Path) -> list[CleanChunk]:
-    """The finished chunks in a directory, in their order."""
+    """The chunks in a directory, in their order."""
     return [CleanChunk(path) for path in sorted(directory.glob("[0-9]*.npz"))]
-
-
-def has_clean_pairs(directory: Path) -> bool:
-    """Whether any finished chunk in a directory has a pair."""
-    return any(map(len, open_chunks(directory)))
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -90,7 +90,7 @@ def clean(
     num_workers: int,
     progress: Progress,
 ) -> None:
-    """Write the cleaned training text, and the held-out text of sources unchanged; finished chunks stay.
+    """Write the cleaned training text, and the held-out text of sources unchanged.
 
     The held-out splits are read first: they are small, so their mistakes show at once.
     """
@@ -237,24 +237,10 @@ class CleaningJob:
 def _clean_chunks(
     job: CleaningJob, chunks: Iterable[NumberedChunk], *, total: int | None, num_workers: int, progress: Progress
 ) -> None:
-    """Clean the chunks whose files are not there yet."""
-    finished = {cleaned.number for cleaned in open_chunks(job.directory)}
-    if finished:
-        logger.info("cleaned: %s chunks finished before, kept", f"{len(finished):,}")
     done = 0
-
-    def read_unfinished() -> Iterator[NumberedChunk]:
-        nonlocal done
-        for numbered in chunks:
-            if numbered.number in finished:
-                done += len(numbered.chunk)
-                progress("cleaning", done, total)
-            else:
-                yield numbered
-
     progress("cleaning", 0, total)
     with worker_pool([job] * num_workers, hint=FEWER_WORKERS_HINT) as run:
-        for read in run(read_unfinished()):
+        for read in run(chunks):
             done += read
             progress("cleaning", done, total)
 

@@ -38,7 +38,6 @@ from nmt_cli.dataset.prepared_data import SIDES, held_out_files, open_prepared, 
 from nmt_cli.errors import DataError
 from nmt_cli.files import new_directory
 from nmt_cli.preparing.alignments import write_links
-from nmt_cli.preparing.clean_chunks import has_clean_pairs
 from nmt_cli.preparing.clean_text import CleanText, clean, select
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus
 from nmt_cli.preparing.encoding import SideStatistics, sum_of_directions, write_tokens
@@ -136,14 +135,12 @@ def _run_stages(
         "cleaned",
         key=_STAGES + fingerprint_before_selection(plan.located, fetched.records),
         build=partial(clean, corpus, fetched.sources, num_workers=num_workers, progress=progress),
-        can_resume=has_clean_pairs,
     )
     text_key = text_fingerprint(plan.located, fetched.records)
     selected = work.stage(
         "selected",
         key=_STAGES + text_key,
         build=partial(select, corpus, fetched.sources, cleaned),
-        can_resume=lambda directory: False,
     )
     text = CleanText(cleaned, selected)
     end_times["cleaned"] = time.monotonic()
@@ -151,7 +148,6 @@ def _run_stages(
         "tokenizer",
         key=plan.vocabulary.fingerprint(text_key),
         build=partial(plan.vocabulary.write, text, num_workers=num_workers, progress=progress),
-        can_resume=lambda directory: False,
     )
     end_times["tokenizer"] = time.monotonic()
     with new_directory(output, error=DataError) as final:

@@ -33,29 +33,16 @@ class WorkFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def stage(self, name: str, *, key: str, build: Callable[[Path], None], can_resume: Callable[[Path], bool]) -> Path:
-        """The folder of a stage; `build` fills it unless the stage is finished with this key.
-
-        If `can_resume`, a failed or killed `build` has left whole files in the folder. They stay, and the next run
-        with this key continues after them. Otherwise a failure removes the folder.
-        """
-        folder, record = self.path / name, self._read_record(name)
-        finished, unfinished = {"key": key}, {"key": key, "is_finished": False}
-        if record == finished:
+    def stage(self, name: str, *, key: str, build: Callable[[Path], None]) -> Path:
+        """The folder of a stage, which is there whole or not at all; `build` fills it unless it has this key."""
+        folder, record = self.path / name, {"key": key}
+        if self._read_record(name) == record:
             logger.info("%s: finished before, kept", name)
             return folder
-        if record != unfinished:
-            with files.new_directory(folder, error=DataError) as temporary:
-                (temporary / _RECORD).write_text(json.dumps(unfinished), encoding="utf-8")
-        files.clear_partial_files(folder)
-        try:
-            with files.disk_errors(folder, DataError):
-                build(folder)
-            files.write_file(folder / _RECORD, json.dumps(finished), error=DataError)
-        except BaseException:
-            if not can_resume(folder):
-                files.remove_directory(folder)
-            raise
+        files.remove_directory(folder)  # of another key
+        with files.new_directory(folder, error=DataError) as temporary:
+            build(temporary)
+            (temporary / _RECORD).write_text(json.dumps(record), encoding="utf-8")
         return folder
 
     def discard_stages(self) -> None:
