@@ -105,7 +105,6 @@ def test_whole_texts_are_encoded_with_known_characters(
     odd, plain = "ba\u00a0fu u\u0308 \u200b\nsea\n\u00a0bade\n", "ba fu ü\nsea\nbade\n"
     for _ in range(2):  # once new, once remembered
         assert encoder.encode(odd.encode()).ids.tolist() == encoder.encode(plain.encode()).ids.tolist()
-    assert encoder.num_changed == 4
     target = TextEncoder(tokenizers[kind], kind=kind, is_source=False)
     rows = tokenizers[kind].encode(odd.split("\n")[:-1])
     assert target.encode(odd.encode()).ids.tolist() == list(chain.from_iterable([*row, EOS] for row in rows))

@@ -35,14 +35,12 @@ class TokenStatistics:
     """The counts of one side of a split.
 
     `words[n]` is the number of sentences of n words, `pieces[n]` of n pieces without EOS and symbols. `usage[id]` is
-    the number of tokens with an id, symbols among them. `changed`, [1], is the number of lines in which odd characters
-    are replaced.
+    the number of tokens with an id, symbols among them.
     """
 
     words: NDArray[np.int64]
     pieces: NDArray[np.int64]
     usage: NDArray[np.int64]
-    changed: NDArray[np.int64]
 
     @property
     def pairs(self) -> int:
@@ -61,7 +59,7 @@ class TokenStatistics:
 
 
 SideStatistics: TypeAlias = dict[str, TokenStatistics]
-NO_STATISTICS = TokenStatistics(*(np.zeros(1, dtype=np.int64) for _ in range(4)))
+NO_STATISTICS = TokenStatistics(*(np.zeros(1, dtype=np.int64) for _ in range(3)))
 
 
 def sum_of_directions(statistics: Sequence[SideStatistics]) -> SideStatistics:
@@ -110,9 +108,6 @@ def write_tokens(
         statistics[split] = _write_split(directory, split, encoded, size=size, dtype=dtype)
     train = sum_of_directions(statistics["train"])
     logger.info("encoded: %s source and %s target tokens", *(f"{train[side].tokens:,}" for side in SIDES))
-    if changed := int(train["source"].changed[0]):
-        message = "encoded: %s source lines have odd spaces, marks without width or decomposed letters that the "
-        logger.info(message + "vocabulary lacks: they are replaced, as nmt decode does it", f"{changed:,}")
     return statistics
 
 
@@ -182,10 +177,8 @@ class _SideEncoder:
         pieces = np.bincount(encoded.lengths - 1)  # lengths count EOS
         encoded = _with_symbols(encoded, symbols)
         usage = np.bincount(encoded.ids, minlength=self.vocab_size)
-        changed = np.array([self._encoder.num_changed])
-        self._encoder.num_changed = 0
         narrow = EncodedText(encoded.ids.astype(token_dtype(self.vocab_size)), encoded.lengths)
-        return EncodedSide(narrow, TokenStatistics(np.bincount(words), pieces, usage, changed))
+        return EncodedSide(narrow, TokenStatistics(np.bincount(words), pieces, usage))
 
 
 def _with_symbols(encoded: EncodedText, symbols: Sequence[tuple[int, ...]]) -> EncodedText:

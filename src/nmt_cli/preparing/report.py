@@ -88,7 +88,6 @@ def build_report(
         },
         "splits": {split: describe_split(totals[split], loaded) for split in manifest.splits},
         **({"directions": directions} if len(pairs) > 1 else {}),
-        "changed_sources": int(totals["train"]["source"].changed[0]),
         "examples": list(chain.from_iterable(examples)),
     }
 

@@ -41,7 +41,7 @@ class TextEncoder:
 
     In a byte-pair model whose pieces never continue after a space, words are encoded independently. The ids of a word
     are then cached. Unigram models choose a path through the whole sentence, so they are not cached. If `is_source`,
-    odd characters that the vocabulary lacks are replaced; `num_changed` counts the lines that had one.
+    odd characters that the vocabulary lacks are replaced.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, kind: TokenizerKind | None, is_source: bool) -> None:
@@ -51,15 +51,13 @@ class TextEncoder:
         begin_alike = twice == [*alone, *alone]  # unless the model marks no space before the first word
         has_spaces_inside = any(SPACE_MARK in piece[1:] for piece in pieces)
         self._has_independent_words = kind == "bpe" and begin_alike and not has_spaces_inside
-        self._cache, self._changed_words = WordCache(), list[int]()  # a word and its row have the same number
-        self.num_changed = 0
+        self._cache = WordCache()  # a word and its row have the same number
 
     def encode(self, text: bytes) -> EncodedText:
         """The ids of the lines of a text in UTF-8, in which a line feed ends every line."""
         if self._has_independent_words and _has_plain_spaces(text):
             return self._encode_words(text)
-        rows, changed = self._encode_known(text.decode().split("\n")[:-1])
-        self.num_changed += len(changed)
+        rows = self._encode_known(text.decode().split("\n")[:-1])
         lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows)) + 1
         ids = chain.from_iterable((*row, EOS) for row in rows)
         return EncodedText(np.fromiter(ids, dtype=np.int32, count=int(lengths.sum())), lengths)
@@ -68,32 +66,25 @@ class TextEncoder:
         words = text.replace(_LINE_END, b" \n ").split(b" ")
         words.pop()  # what follows the last line end
         if len(self._cache.sizes) > _MAX_CACHED_WORDS:
-            self._cache, self._changed_words = WordCache(), []
+            self._cache = WordCache()
         cache = self._cache
         numbers = cache.numbers_of(words)
-        if new_words := cache.words_from(first_number := len(cache.sizes)):
-            rows, changed = self._encode_known([word.decode() for word in new_words])
-            self._changed_words += [first_number + index for index in changed]
+        if new_words := cache.words_from(len(cache.sizes)):
+            rows = self._encode_known([word.decode() for word in new_words])
             cache.add_rows([[EOS] if word == _LINE_END else row for word, row in zip(new_words, rows, strict=True)])
         is_line_end = numbers == cache.numbers_of([_LINE_END])
-        if self._changed_words:
-            changed_words = np.flatnonzero(np.isin(numbers, self._changed_words))
-            self.num_changed += len(np.unique(np.searchsorted(np.flatnonzero(is_line_end), changed_words)))
         line_ends = np.cumsum(np.asarray(cache.sizes)[numbers])[is_line_end]
         return EncodedText(cache.ids_of(numbers), np.diff(line_ends, prepend=0))
 
-    def _encode_known(self, texts: Sequence[str]) -> tuple[list[list[int]], list[int]]:
-        """The ids of texts, and the indices of those in which characters are replaced."""
-        if not self._is_source:
-            return self._tokenizer.encode(texts), []
-        known_texts, changed = [], []
-        for index, text in enumerate(texts):
-            known = text if text.isascii() else self._tokenizer.with_known_characters(text)
-            if known != text:
-                known = normalize_spaces(known)
-                changed.append(index)
-            known_texts.append(known)
-        return self._tokenizer.encode(known_texts), changed
+    def _encode_known(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of texts, in which characters are replaced."""
+        if self._is_source:
+            texts = [text if text.isascii() else self._with_known_characters(text) for text in texts]
+        return self._tokenizer.encode(texts)
+
+    def _with_known_characters(self, text: str) -> str:
+        known = self._tokenizer.with_known_characters(text)
+        return text if known == text else normalize_spaces(known)
 
 
 class WordCache:
