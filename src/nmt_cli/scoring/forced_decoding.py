@@ -114,52 +114,54 @@ class ForcedDecoder:
         Pairs too long for the model have no probability, and a warning counts them in the end. DeviceError if a pair
         exhausts the memory.
         """
-        too_long: list[int] = []
-        for start in range(0, len(sources), _BLOCK_PAIRS):
-            block = slice(start, start + _BLOCK_PAIRS)
-            for line_number, score in enumerate(self._score_block(sources[block], targets[block]), start + 1):
-                if score.log_prob is None:
-                    too_long.append(line_number)
-                yield score
-        self._warn_of_long_pairs(too_long, len(sources), lack="score")
+        computed = self._compute(sources, targets, self._log_probs, lack="score")
+        for text, ((_, ids), log_probs) in zip(targets, computed, strict=True):
+            log_prob = None if log_probs is None else math.fsum(log_probs)
+            yield ForcedScore(log_prob, self._loaded.target.pieces(ids), log_probs, len(text.split()))
 
     def alignments(self, sources: Sequence[str], targets: Sequence[str]) -> Iterator[list[tuple[int, int]]]:
         """The pairs of words that `nmt decode --alignments` finds, for each pair of lines, in order.
 
         Pairs too long for the model have none, and a warning counts them in the end. DeviceError as for `scores`.
         """
-        too_long: list[int] = []
-        for start in range(0, len(sources), _BLOCK_PAIRS):
-            block = slice(start, start + _BLOCK_PAIRS)
-            for line_number, alignment in enumerate(self._align_block(sources[block], targets[block]), start + 1):
-                if alignment is None:
-                    too_long.append(line_number)
-                yield alignment or []
-        self._warn_of_long_pairs(too_long, len(sources), lack="alignment")
-
-    def _align_block(self, sources: Sequence[str], targets: Sequence[str]) -> Iterator[list[tuple[int, int]] | None]:
-        """The pairs of words of each pair of lines; None for one that is too long."""
-        pairs = [pair if all(len(ids) > 1 for ids in pair) else ([], []) for pair in self._encode(sources, targets)]
-        aligned_pairs = self._by_batch(pairs, self._align)
-        for source, target, (source_ids, target_ids), aligned in zip(
-            sources, targets, pairs, aligned_pairs, strict=True
-        ):
-            if aligned is None:
-                yield None
-                continue
+        computed = self._compute(sources, targets, self._align, lack="alignment")
+        for source, target, ((source_ids, target_ids), aligned) in zip(sources, targets, computed, strict=True):
             source_pieces = self._loaded.source.pieces(source_ids[:-1])
             target_pieces = self._loaded.target.pieces(target_ids[:-1])
-            links = piece_links(source_pieces, target_pieces, aligned, (source, target))
+            links = piece_links(source_pieces, target_pieces, aligned or [], (source, target))
             yield word_alignment(links, source, target)
 
-    def _warn_of_long_pairs(self, line_numbers: Sequence[int], num_pairs: int, *, lack: str) -> None:
-        if line_numbers:
+    def _compute(
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        compute: Callable[[list[_Pair]], list[list[T]]],
+        *,
+        lack: str,
+    ) -> Iterator[tuple[_Pair, list[T] | None]]:
+        """The ids of each pair of lines, and what `compute` gives for each token of its target.
+
+        This is None for a pair that is too long for the model; a warning counts these pairs in the end.
+        """
+        longest = self._loaded.model.config.max_positions - max(map(len, self._symbols))
+        too_long: list[int] = []
+        for start in range(0, len(sources), _BLOCK_PAIRS):
+            block, nothing = slice(start, start + _BLOCK_PAIRS), list[T]()
+            pairs = self._encode(sources[block], targets[block])
+            fits = [max(map(len, pair)) <= longest for pair in pairs]
+            # A batch adds an EOS to each length: the target's. Pairs of length 0 are not computed.
+            lengths = [len(pair[0]) + len(pair[1][:-1]) if fit else 0 for pair, fit in zip(pairs, fits, strict=True)]
+            results = self._batches.map(compute, pairs, lengths, config=self._config, empty=nothing)
+            return_freed_memory()
+            too_long += [number for number, fit in enumerate(fits, start + 1) if not fit]
+            yield from zip(pairs, (one if fit else None for one, fit in zip(results, fits, strict=True)), strict=True)
+        if too_long:
             logger.warning(
                 "%s of %s pairs have no %s, the first of them in line %s: this model takes %s pieces per side",
-                f"{len(line_numbers):,}",
-                f"{num_pairs:,}",
+                f"{len(too_long):,}",
+                f"{len(sources):,}",
                 lack,
-                f"{line_numbers[0]:,}",
+                f"{too_long[0]:,}",
                 f"{self._loaded.model.config.max_positions - 1:,}",
             )
 
@@ -189,23 +191,3 @@ class ForcedDecoder:
         if any(map(math.isnan, itertools.chain(*log_probs))):
             raise not_finite_error()
         return log_probs
-
-    def _score_block(self, sources: Sequence[str], targets: Sequence[str]) -> list[ForcedScore]:
-        pairs, scores = self._encode(sources, targets), []
-        for (_, ids), text, log_probs in zip(pairs, targets, self._by_batch(pairs, self._log_probs), strict=True):
-            log_prob = None if log_probs is None else math.fsum(log_probs)
-            scores.append(ForcedScore(log_prob, self._loaded.target.pieces(ids), log_probs, len(text.split())))
-        return scores
-
-    def _by_batch(
-        self, pairs: Sequence[_Pair], compute: Callable[[list[_Pair]], list[list[T]]]
-    ) -> list[list[T] | None]:
-        """What `compute` gives for each token of each target; None for a pair that is too long for the model."""
-        longest = self._loaded.model.config.max_positions - max(map(len, self._symbols))
-        fits = [max(map(len, pair)) <= longest for pair in pairs]
-        # A batch adds an EOS to each length: the target's. Pairs of length 0 are not computed.
-        lengths = [len(pair[0]) + len(pair[1][:-1]) if fit else 0 for pair, fit in zip(pairs, fits, strict=True)]
-        nothing: list[T] = []
-        results = self._batches.map(compute, pairs, lengths, config=self._config, empty=nothing)
-        return_freed_memory()
-        return [result if fit else None for result, fit in zip(results, fits, strict=True)]
