@@ -56,7 +56,7 @@ class ServedModel:
             max_sentences=settings.max_queued_sentences,
             metrics=metrics,
         )
-        self.pool = WorkerPool(self.queue, settings, metrics)
+        self.pool = WorkerPool(self.queue, settings, metrics, reload=self.reload)
         metrics.workers.labels(self.name).set_function(lambda: self.pool.num_ready)
 
     async def load(self) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nmt_cli.artifacts.manifest import holds_model
 from nmt_cli.errors import DataError, DeviceError, ModelError, NmtError, UsageError
 from nmt_cli.processes import WorkerLost
 from nmt_cli.serving.queue import BatchQueue, QueuedSentence
@@ -40,14 +41,26 @@ class ModelSettings:
 
 
 class WorkerPool:
-    """Workers with the model in a directory, on one queue. All workers have the same model."""
+    """Workers with the model in a directory, on one queue.
 
-    def __init__(self, queue: BatchQueue, settings: ModelSettings, metrics: ServerMetrics) -> None:
+    All workers have the same model: if a replacement finds another one on disk, `reload` loads that for all of them.
+    """
+
+    def __init__(
+        self,
+        queue: BatchQueue,
+        settings: ModelSettings,
+        metrics: ServerMetrics,
+        *,
+        reload: Callable[[], Coroutine[Any, Any, None]],
+    ) -> None:
         self.queue = queue
         self.settings = settings
         self.metrics = metrics
+        self._reload = reload
         self._slots: list[_PoolSlot] = []
         self._old_slots: list[_PoolSlot] = []
+        self._reload_task: asyncio.Task[None] | None = None
 
     async def start_workers(self, model: Path, digest: str) -> list[WorkerProcess]:
         """A worker with `model` for each slot; NmtError if the model cannot be loaded or has another digest."""
@@ -99,8 +112,18 @@ class WorkerPool:
 
     async def close(self) -> None:
         """End all workers at once, also within a batch."""
+        if self._reload_task is not None:
+            self._reload_task.cancel()
+            await asyncio.wait([self._reload_task])
         await asyncio.gather(*(slot.retire(at_once=True) for slot in (*self._old_slots, *self._slots)))
         self._slots = []
+
+    async def reload_all(self) -> None:
+        """Load the model on disk for all slots, once for all callers; NmtError if the old slots stay."""
+        if self._reload_task is None or self._reload_task.done():
+            self._reload_task = asyncio.create_task(self._reload())
+        # The reload ends the slot that waits here, and must not be cancelled with it.
+        await asyncio.shield(self._reload_task)
 
 
 class _PoolSlot:
@@ -191,7 +214,10 @@ class _PoolSlot:
         self._queue.give_back([sentence for sentence in batch if sentence.num_losses + 1 < _MAX_LOSSES])
 
     async def _start_replacement(self) -> None:
-        """Start a new worker with the same model, again and again until one starts, after pauses that grow."""
+        """Start a new worker with the same model, again and again until one starts, after pauses that grow.
+
+        If another model is on disk, all slots get that one, and this slot ends.
+        """
         pause = 0.0
         while self.worker is None:
             if (refusal := self._pool.refusal) is not None:
@@ -199,12 +225,15 @@ class _PoolSlot:
             await asyncio.sleep(pause)
             pause = min(max(_MIN_PAUSE_SECONDS, 2 * pause), _MAX_PAUSE_SECONDS)
             try:
+                if not holds_model(self._model, self._digest):
+                    logger.warning("%s is gone, or another model by now: all workers change", self._model)
+                    await self._pool.reload_all()
+                    continue
                 worker = await WorkerProcess.start(self._model, self._settings.engine)
-                if worker.digest != self._digest:
+                if worker.digest == self._digest:
+                    self.worker = worker
+                else:
                     await worker.close()
-                    hint = "send SIGHUP to the server"
-                    raise ModelError("another model is there by now, which SIGHUP loads for all workers", hint=hint)
-                self.worker = worker
             except Exception as error:
                 self.has_failed = True
                 # An unforeseen error is logged with its traceback.
