@@ -144,7 +144,7 @@ def test_each_shell_gets_its_script(shell: str) -> None:
     [
         ("nmt deco", {"decode"}),
         ("nmt decode --length-p", {"--length-penalty", "--length-penalty-form"}),
-        ("nmt train mul", {"multi30k", "multi30k-gpu"}),
+        ("nmt train mul", {"multi30k", "multi30k-gpu", "multi30k-tiny"}),
         ("nmt prepare iws", {"iwslt14-de-en"}),
         ("nmt decode --format j", {"jsonl"}),
         ("nmt decode -i READ", set()),  # the shell itself completes names of files
