@@ -45,7 +45,7 @@ def test_one_recipe_is_described_with_what_to_type(nmt: Shell) -> None:
 
 def test_the_corpus_of_a_recipe_for_your_own_text_is_your_own(nmt: Shell) -> None:
     rows = [line.split("\t") for line in nmt("recipes").stdout.splitlines()]
-    assert [row[0] for row in rows if row[4] == "your own"] == ["medium", "small"]
+    assert [row[0] for row in rows if row[4] == "your own"] == ["medium", "multi30k-tiny", "small"]
     told = nmt("recipes", "small").stdout
     assert "corpus       your own\n" in told
     assert "next         nmt prepare --train FILE --languages en-de\n" in told
