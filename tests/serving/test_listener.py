@@ -110,6 +110,14 @@ def test_the_address_for_people_is_one_that_can_be_asked(host: str, is_for_this_
         socket.create_connection((address.hostname, address.port)).close()
 
 
+def test_localhost_is_the_address_that_programs_of_ipv4_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(socket.AF_INET6, ("::1", 0, 0, 0)), (socket.AF_INET, ("127.0.0.1", 0))]
+    answers = [(family, socket.SOCK_STREAM, 6, "", address) for family, address in found]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers)
+    with closing(Listener(host="localhost", port=0, uds=None)) as listener:
+        assert urlsplit(listener.url).hostname == "127.0.0.1"
+
+
 def test_a_server_for_all_without_keys_says_so_and_where_it_is(models: dict[str, Path], tmp_path: Path) -> None:
     server = Server(tmp_path / "log", "-m", models["en-de"], "--host", "*").wait()
     (url,) = (event["message"].split()[-1] for event in server.events if "ready:" in event.get("message", ""))

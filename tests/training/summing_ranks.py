@@ -1,6 +1,6 @@
 """Two ranks that sum the gradients of a small model: `python -m tests.training.summing_ranks FILE`, started for each.
 
-The first writes what came of it to FILE as JSON.
+The first rank writes the sums to FILE as JSON.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _summed(ranks: Ranks, precision: Precision, wire: Precision, *, num_micro_ba
 
 
 def _lose(ranks: Ranks) -> list[str]:
-    """What the first rank is told when the second has ended before the sum."""
+    """The error of the first rank after the second has ended before the sum."""
     model = small_model()
     weights = MasterWeights(model, precision="bf16")
     if not ranks.is_first:

@@ -224,7 +224,9 @@ def test_an_error_of_all_ranks_is_told_once_under_torchrun_too(prepared: Prepare
 
 
 def test_a_number_of_gpus_for_ranks_that_torchrun_has_started_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("WORLD_SIZE", "1")  # a container may have it without torchrun
+    with pytest.raises(DeviceError, match="--gpus 4 was asked for"):
+        launch_ranks([], device="cpu", gpus=4)
     monkeypatch.setenv("LOCAL_RANK", "0")
     with pytest.raises(UsageError) as caught:
         launch_ranks([], device="cpu", gpus=4)

@@ -18,7 +18,7 @@ _CODES = frozenset(["ph", "it", "bpt", "ept", "ut"])
 # The codes at the beginning and the end of a span. They are no tags because spans may overlap.
 _SPAN_STARTS, _SPAN_ENDS = frozenset(["bpt", "bx", "sc"]), frozenset(["ept", "ex", "ec"])
 _SPAN_KEYS = ("startRef", "rid", "i", "id")
-# These stand alone, also as a line break, which ends a text as <br> does in HTML.
+# A code that stands alone may be a line break, which ends a text as <br> does in HTML.
 _LONE_CODES = frozenset(["x", "ph", "it", "ut"])
 _LINE_BREAK = re.compile(
     r"type\s*=\s*[\"'](?:lb|xlf:lb|x-(?:html-)?br)[\"']|<(?:\w+:)?br\b|[\"'>](?:\\r)?\\n[\"'<]", re.IGNORECASE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends
@@ -163,25 +163,20 @@ async def translate(fields: TranslateRequest, call: _Keyed) -> Response:
     call.service.check_texts([fields.prefix])
     sent = [fields.text] if isinstance(fields.text, str) else fields.text
     texts = await call.service.read_texts(sent, MARKUP.get(fields.format))
-    with ExitStack() as charged:
-        characters = sum(len(text.plain) for text in texts)
-        charged.enter_context(call.owner.charged(requests=max(1, len(texts)), characters=characters))
-        return await _translate(fields, call, texts, charged)
-
-
-async def _translate(fields: TranslateRequest, call: Call, texts: list[MarkupDocument], charged: ExitStack) -> Response:
-    service = call.service
     text = "\n".join(text.plain for text in texts)
-    route = await service.find_route(fields.source, fields.target, text=text)
+    route = await call.service.find_route(fields.source, fields.target, text=text)
     routes = [route] * len(texts)
     terms = await off_the_loop(list(fields.terms), lambda: TermList(fields.terms)) if fields.terms else None
+    characters = sum(len(text.plain) for text in texts)
+    charged = call.owner.charged(requests=max(1, len(texts)), characters=characters)
     if fields.stream:
-        lines = _stream_lines(fields, call, texts, routes, terms, charged.pop_all())
+        lines = _stream_lines(fields, call, texts, routes, terms, charged)
         # Awaited before the status is sent, so that a full queue is a 503.
         first_line = await anext(lines, b"")
         return StreamingResponse(_prepend(first_line, lines), media_type=_NDJSON)
-    with watch_caller(call.request) as caller:
-        translations = [text async for text in service.translate(texts, routes, fields, terms=terms, caller=caller)]
+    with charged, watch_caller(call.request) as caller:
+        translated = call.service.translate(texts, routes, fields, terms=terms, caller=caller)
+        translations = [text async for text in translated]
     answer = {
         "source": route.source,
         "target": route.target,
@@ -254,7 +249,7 @@ async def _stream_lines(
     texts: list[MarkupDocument],
     routes: list[ModelRoute],
     terms: TermList | None,
-    charged: ExitStack,
+    charged: AbstractContextManager[None],
 ) -> AsyncIterator[bytes]:
     """A line of JSON for each text, in order; if an error ends the stream, the last line is the error."""
     is_begun = False
