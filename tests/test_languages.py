@@ -138,6 +138,7 @@ _MANY = "en de fr es ru zh hi bn"
         ("我今天去了北京", "zh ja", "zh"),
         ("這是一個好主意", "zh-Hans zh-Hant", "zh-Hant"),
         ("这是一个好主意", "zh_TW en zh", "zh"),
+        ("你是我的好朋友", "zh_TW en zh", "zh"),
         ("Dobar dan svima", "sr sr-Latn", "sr-Latn"),
         ("Добар дан свима", "sr-Latn sr", "sr"),
     ],

@@ -293,11 +293,11 @@ def _distance(wanted: str, code: str) -> tuple[bool, int, int]:
 
 
 def _in_han_of(text: str, codes: Sequence[str]) -> list[str]:
-    """The languages; of simplified and traditional Chinese, only the one that fits the text."""
+    """The languages; of simplified and traditional Chinese, only the one that fits the text, simplified if both do."""
     if not {"Hans", "Hant"} <= {*_scripts_of(tuple(codes))}:
         return [*codes]
     simplified, traditional = (len(text.encode(encoding, "ignore")) for encoding in ("gb2312", "big5"))
-    other = "Hant" if simplified > traditional else "Hans"
+    other = "Hans" if simplified < traditional else "Hant"
     return [code for code in codes if script_of(code) != other]
 
 

@@ -154,6 +154,8 @@ def test_three_columns_without_names_are_asked_for_and_taken_by_number_or_name(
     )
     assert read(file, file.read_bytes(), columns="Englisch,Deutsch") == pairs
     assert read(file, file.read_bytes(), columns="2, 3") == [("Englisch", "Deutsch"), *pairs]
+    with pytest.raises(UsageError, match=r"train\.zip is an archive"):
+        corpus_from_files({"train": ["train.zip"]}, languages="en-de", columns="2,3", name="x", overrides=[])
     with pytest.raises(UsageError, match="columns '2' is not SOURCE,TARGET"):
         read(file, file.read_bytes(), columns="2")
 

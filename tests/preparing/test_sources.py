@@ -176,13 +176,15 @@ def test_text_files_are_found_by_their_languages(
     assert name_without_endings(tmp_path / given) == expected.get(given, "train")
 
 
-@pytest.mark.parametrize("name", ["train.{}.txt", "{}", "{}.txt"])
-def test_both_sides_given_as_two_files_are_read_once(tmp_path: Path, name: str) -> None:
-    files = [str(tmp_path / folder / name.format(code)) for folder in ("a.b", "c") for code in ("en", "de")]
+@pytest.mark.parametrize(
+    ("name", "target"), [("train.{}.txt", "de"), ("{}", "de"), ("{}.txt", "id"), ("train.{}", "ceb")]
+)
+def test_both_sides_given_as_two_files_are_read_once(tmp_path: Path, name: str, target: str) -> None:
+    files = [str(tmp_path / folder / name.format(code)) for folder in ("a.b", "c") for code in ("en", target)]
     for file in files:
         Path(file).parent.mkdir(exist_ok=True)
         Path(file).write_text("a\n")
-    located = corpus_from_files({"train": files}, languages="en-de", name="x", overrides=[])
+    located = corpus_from_files({"train": files}, languages=f"en-{target}", name="x", overrides=[])
     assert len(fetch_inputs(located, progress=silent).sources["train"]) == 2
 
 

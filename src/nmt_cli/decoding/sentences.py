@@ -13,7 +13,7 @@ from nmt_cli.decoding.terms import Occurrence, missing_terms
 from nmt_cli.decoding.translation import LineSentence, Translation
 from nmt_cli.documents.kept_text import WithoutKept, links_to_copies
 from nmt_cli.recipe.schema import DecodingConfig
-from nmt_cli.tokenization.casing import written_in
+from nmt_cli.tokenization.casing import in_capitals
 from nmt_cli.tokenization.pieces import word_alignment, word_log_probs
 
 
@@ -138,12 +138,13 @@ def _put_back(without: WithoutKept, translation: Translation) -> Translation:
 
 
 def _in_casing(sentence: LineSentence, translation: Translation) -> Translation:
-    """The translation in the casing of its source, apart from the copies of kept text."""
-    if sentence.casing is None:
+    """The translation in capitals if its source was, apart from the copies of kept text.
+
+    That of a title stays a sentence: most languages do not write titles as English does.
+    """
+    if sentence.casing != "capitals":
         return translation
     kept = {span: sentence.text[slice(*span)] for span in sentence.kept}
     targets = {link[2:] for link in translation.links if kept.get(link[:2]) == translation.text[slice(*link[2:])]}
-    text, links = written_in(
-        sentence.casing, translation.text, translation.links, sorted(targets), sentence.languages.target
-    )
+    text, links = in_capitals(translation.text, translation.links, sorted(targets), sentence.languages.target)
     return replace(translation, text=text, links=tuple(links))

@@ -47,7 +47,7 @@ BLANK = Translation("", 0.0, 0.0, 0)
 
 @dataclass(frozen=True, slots=True)
 class LineSentence:
-    """A sentence as the model reads it, the casing that its translation gets, and what must be in it.
+    """A sentence as the model reads it, the casing that it was written in, and what must be in it.
 
     These are the `kept` ranges of the sentence, and the translations of its `terms`. It is not searched if it
     `is_copied`, because it has no letters to translate.

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli.errors import RecipeError, UsageError
-from nmt_cli.languages import is_language, parse_languages
+from nmt_cli.languages import match_code, parse_languages
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus, source_of
+from nmt_cli.preparing.sources.archive import ArchiveSource
 from nmt_cli.preparing.sources.base import Split, kind_of_file, without_query
 from nmt_cli.preparing.sources.columns import TableSource
 from nmt_cli.preparing.sources.text import split_code
@@ -55,7 +56,9 @@ def corpus_from_files(
     values: dict[str, Any] = {"name": as_name(name, default="corpus"), "languages": pairs[0]}
     for split, paths in files.items():
         if len(pairs) == 1:
-            values[split] = [_source_with_columns(path, columns) for path in _first_of_two_sides(paths)]
+            values[split] = [
+                _source_with_columns(path, columns) for path in _first_of_two_sides(paths, [*pairs[0].values()])
+            ]
             continue
         wanted = pairs if split == "train" else [pair for index, pair in enumerate(pairs) if pair not in pairs[:index]]
         if len(paths) != len(wanted):
@@ -84,12 +87,12 @@ def _two_codes(languages: str) -> dict[str, str]:
     return {"source": source, "target": target}
 
 
-def _first_of_two_sides(paths: Sequence[str]) -> list[str]:
+def _first_of_two_sides(paths: Sequence[str], codes: Sequence[str]) -> list[str]:
     """The paths without the second of two text files that belong together, such as my.de after my.en."""
     first: dict[Path | str, str] = {}
     for path in paths:
         prefix, code = split_code(Path(path).name)
-        is_side = is_language(code) and kind_of_file(Path(path)) is None and Path(path).is_file()
+        is_side = match_code(code, codes) is not None and kind_of_file(Path(path)) is None and Path(path).is_file()
         first.setdefault(Path(path).parent / prefix if is_side else path, path)
     return list(first.values())
 
@@ -97,6 +100,9 @@ def _first_of_two_sides(paths: Sequence[str]) -> list[str]:
 def _source_with_columns(path: str, columns: str | None) -> dict[str, Any]:
     """The keys of the source at a path, with its two columns if they are given and its kind has columns."""
     source, kind = source_of(path), kind_of_file(without_query(path))
+    if columns is not None and kind is ArchiveSource:
+        problem = f"`columns` are those of a table, and {Path(path).name} is an archive"
+        raise UsageError(problem, setting="columns", hint="unpack it, and give the table in it")
     if columns is None or kind is None or not kind.has_columns:
         return dict(source)
     names = [column.strip() for column in columns.split(",")]

@@ -1,4 +1,4 @@
-"""Lines in capitals or in title case: written as sentences for the model, and their translations as the lines were."""
+"""Lines in capitals or in title case, as sentences for the model, and translations in capitals."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ Casing = Literal["capitals", "title"]
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 # A model that saw fewer such lines in training translates them badly.
 _MANY_LINES = 0.01
-# Fewer words in title case may be names. A word in capitals may be an acronym.
+# Fewer words with a capital, beyond the number of those without, may be names. A word in capitals may be an acronym.
 _FEWEST_TITLE_WORDS = 4
 _LONGEST_ACRONYM = 5
+# With fewer letters that have case, such as those of NASA in Chinese text, nothing is known.
+_LEAST_CASED = 0.9
 # In title case short words often stay as they are: of, and, the.
 _LONGEST_SMALL_WORD = 4
 _NOUNS_WITH_CAPITALS = ("de", "lb")
 # These have a capital I with a dot, and a small one without it.
 _DOTTED_I = ("tr", "az")
 _SMALL_DOTTED, _LARGE_DOTTED = str.maketrans("Iİ", "ıi"), str.maketrans("iı", "İI")
-_FIRST_LETTER = re.compile(r"(?<![\w'’])[^\W\d_]")
 
 
 class CasedText(NamedTuple):
@@ -38,13 +39,17 @@ class CasedText(NamedTuple):
 
 def casing_of(text: str, language: str) -> Casing | None:
     """Whether a text is in capitals or, in a language whose nouns have none, in title case."""
+    letters = [letter for letter in text if letter.isalpha()]
+    if sum(letter.lower() != letter.upper() for letter in letters) < _LEAST_CASED * len(letters):
+        return None
     words = [word for word in _WORD.findall(text) if word.lower() != word.upper()]
     if all(map(str.isupper, words)):
         return "capitals" if len(words) > 1 or max(map(len, words), default=0) > _LONGEST_ACRONYM else None
-    if len(words) < _FEWEST_TITLE_WORDS or short_code(language) in _NOUNS_WITH_CAPITALS:
+    if short_code(language) in _NOUNS_WITH_CAPITALS:
         return None
+    capitalised = sum(word[0].isupper() for word in words)
     is_title = all(word[0].isupper() for word in words if len(word) >= _LONGEST_SMALL_WORD or word is words[0])
-    return "title" if is_title and sum(word[0].isupper() for word in words) >= 0.7 * len(words) else None
+    return "title" if is_title and 2 * capitalised - len(words) >= _FEWEST_TITLE_WORDS else None
 
 
 def share_of_casing(lines: Sequence[str], language: str, casing: Casing) -> float:
@@ -84,18 +89,12 @@ def as_sentence(
     return CasedText(text, casing)
 
 
-def written_in(
-    casing: Casing, text: str, links: Sequence[Link], copies: Sequence[Range], language: str
-) -> tuple[str, list[Link]]:
-    """A translation in the casing of its source, with its links. `copies`, in order, stay as they are."""
+def in_capitals(text: str, links: Sequence[Link], copies: Sequence[Range], language: str) -> tuple[str, list[Link]]:
+    """A translation in capitals, with its links. `copies`, in order, stay as they are."""
     characters = list(text)
     for start, end in _others(text, copies):
-        if casing == "title":
-            characters[start:end] = _FIRST_LETTER.sub(lambda match: match[0].upper(), text[start:end])
-        else:
-            is_dotted = short_code(language) in _DOTTED_I
-            run = text[start:end].translate(_LARGE_DOTTED) if is_dotted else text[start:end]
-            characters[start:end] = map(str.upper, run)
+        run = text[start:end].translate(_LARGE_DOTTED) if short_code(language) in _DOTTED_I else text[start:end]
+        characters[start:end] = map(str.upper, run)
     # Some capitals are longer: SS for ß.
     places = [0, *accumulate(map(len, characters))]
     moved = [
