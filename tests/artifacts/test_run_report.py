@@ -194,6 +194,14 @@ def test_runs_that_differ_in_their_seed_alone_are_one_system_with_mean_and_band(
     assert {"BLEU on the validation set, sacreBLEU", "base (3 runs)", "wide"} <= {*texts}
 
 
+def test_systems_whose_runs_share_a_name_have_names_of_their_own(tmp_path: Path) -> None:
+    for number, (seed, width) in enumerate([(1, 24), (2, 24), (1, 48), (2, 48)], start=1):
+        write_run(tmp_path / f"w-{number}", recipe=tiny_recipe(model={"d_ff": width}, training={"seed": seed}))
+    runs = [open_run(tmp_path / f"w-{number}") for number in (1, 2, 3, 4)]
+    report = render_report(runs, command="nmt report x", now=datetime(2026, 1, 3, tzinfo=UTC))
+    assert cells(section(report.page, "Settings"))[0] == ["key", "w-1, w-2 (2 runs)", "w-3, w-4 (2 runs)"]
+
+
 def findings(*runs: Path) -> list[str]:
     found = re.search(r'<section class="warnings">.*?</section>', page_of(*runs), flags=re.DOTALL)
     return re.findall(r"<li>(.*?)</li>", found[0]) if found else []

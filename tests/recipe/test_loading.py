@@ -157,6 +157,19 @@ def test_set_gives_typed_values(folder: Path) -> None:
     assert (recipe.name, recipe.description, recipe.model.d_model) == ("1e3", "a = b", 128)
 
 
+def test_the_order_of_set_does_not_matter_to_a_section_of_another_kind(folder: Path) -> None:
+    given = ["training.optimizer.beta2=0.999", "training.schedule.peak=1e-3", "training.schedule.name=cosine"]
+    given += ["training.optimizer.name=adamw"]
+    training = load_recipe("base", overrides=given).training
+    assert training == load_recipe("base", overrides=given[::-1]).training
+    assert (training.optimizer.name, training.optimizer.beta2) == ("adamw", 0.999)
+
+
+@pytest.mark.parametrize("name", ["größe.yaml", "my recipe.yaml", "模型.yaml"])
+def test_a_recipe_may_be_called_anything(folder: Path, name: str) -> None:
+    assert load_recipe(write(name, "extends: base.yaml")).training == load_recipe("base").training
+
+
 def test_set_merges_into_sections_that_have_only_defaults(folder: Path) -> None:
     recipe = load_recipe(write("a.yaml", "name: a"), overrides=["model={heads: 4, d_k: 16}", "model.d_v=32"])
     assert (recipe.model.heads, recipe.model.d_k, recipe.model.d_v, recipe.model.d_ff) == (4, 16, 32, 2048)

@@ -7,7 +7,6 @@ from typing import Literal
 import pytest
 from pydantic import Field
 
-from nmt_cli.artifacts.model_directory import SavedModelConfig
 from nmt_cli.errors import RecipeError
 from nmt_cli.recipe.directions import Directions
 from nmt_cli.recipe.loading import load_recipe
@@ -195,10 +194,3 @@ def test_a_mistake_of_several_settings_is_told_of_the_set_that_gives_one_of_them
 def test_directions_without_their_symbols_are_told() -> None:
     with pytest.raises(RecipeError, match="directions without pairs need target_symbols"):
         validate(parse_document("pairs: []", source="config.yaml"), Directions, source="config.yaml", fix=FIX)
-
-
-def test_a_key_is_named_as_the_file_has_it() -> None:
-    document = parse_document("single_loss: 1", source="config.yaml")
-    with pytest.raises(RecipeError) as caught:
-        validate(document, SavedModelConfig, source="config.yaml", fix=FIX)
-    assert (caught.value.message, caught.value.hint) == ("unknown key 'single_loss'", "did you mean mean.single_loss?")

@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -79,6 +80,10 @@ def test_the_usual_longest_line_is_no_outlier_and_is_of_pairs_that_are_trained_o
     trained = runs._trained_lines(prepared, None, max_positions=20)
     assert trained == TrainedLines(several_sentences=0, usual_longest=usual)
     assert runs._trained_lines(prepared, None, max_positions=1) is None
+    all_capitals = prepared.manifest.model_copy(update={"in_capitals": 1.0})
+    trained = runs._trained_lines(replace(prepared, manifest=all_capitals), None, max_positions=20)
+    assert trained is not None
+    assert trained.in_capitals == 1
 
 
 def test_what_the_model_before_never_saw_counts_as_not_seen(prepared: PreparedData, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def describe_model(path: Path) -> dict[str, Any]:
         "bytes": bytes_in(path),
         "updates": config.updates,
         "validation": [measured.model_dump() for measured in config.validation],
-        "mean": None if config.average_losses is None else config.average_losses.model_dump(),
+        "average_losses": None if config.average_losses is None else config.average_losses.model_dump(),
         "trained_lines": config.trained_lines and config.trained_lines.model_dump(),
         "imported_from": config.imported_from,
         "license": str(licence) if (licence := read_card(path)[0].get("license")) else None,

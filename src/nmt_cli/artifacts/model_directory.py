@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import AliasChoices, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from nmt_cli import __version__, files
 from nmt_cli.artifacts.directory_kinds import check_is_model, kind_of
@@ -20,7 +20,6 @@ from nmt_cli.artifacts.manifest import CONFIG, DAMAGED_HINT, WEIGHTS, verify_fil
 from nmt_cli.errors import DataError, DeviceError, ModelError, RecipeError
 from nmt_cli.memory import is_out_of_memory
 from nmt_cli.recipe.directions import Directions
-from nmt_cli.recipe.loading import drop_removed_keys
 from nmt_cli.recipe.mistakes import validate
 from nmt_cli.recipe.schema import Recipe, TrainedLines
 from nmt_cli.recipe.section import NonNegativeInt, PositiveInt, Section, SettingError
@@ -79,7 +78,7 @@ class AverageLosses(Section):
     """
 
     loss: float
-    single_loss: float = Field(validation_alias=AliasChoices("single_loss", "newest_loss"))  # of earlier models
+    single_loss: float
 
     @property
     def is_worse(self) -> bool:
@@ -99,7 +98,7 @@ class SavedModelConfig(Section):
     )
     validation: list[ValidationResult] = Field([], description="what training measured at those updates")
     average_losses: AverageLosses | None = Field(
-        None, alias="mean", description="what nmt average measured; null: it measured nothing"
+        None, description="what nmt average measured; null: it measured nothing"
     )
     trained_lines: TrainedLines | None = Field(None, description="the source lines of its training; null: not known")
     guided_layer: PositiveInt | None = Field(
@@ -121,7 +120,7 @@ class SavedModelConfig(Section):
 def dump_saved_config(config: SavedModelConfig) -> str:
     """The text of config.yaml, with every value but three that are null for most models."""
     left_out = {key for key in ("average_losses", "guided_layer", "imported_from") if getattr(config, key) is None}
-    values = config.model_dump(mode="json", exclude=left_out, by_alias=True)
+    values = config.model_dump(mode="json", exclude=left_out)
     return dump_values(values)
 
 
@@ -135,8 +134,6 @@ def load_saved_config(path: Path) -> SavedModelConfig:
     try:
         document = parse_document(text, source=str(file))
         values = document.values
-        values.pop("longest_source", None)  # of earlier models; it says less than `trained_lines`
-        drop_removed_keys(values.get("recipe"))
         return validate(document, SavedModelConfig, source=str(file), fix=DAMAGED_HINT)
     except RecipeError as error:
         version = values.get("nmt_version", __version__)

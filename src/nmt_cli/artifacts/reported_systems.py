@@ -60,21 +60,26 @@ def systems_of(runs: Sequence[Run], histories: Sequence[History]) -> list[Report
         seeds = {runs[number].recipe.training.seed for number in numbers}
         groups += [numbers] if len(seeds) == len(numbers) else [[number] for number in numbers]
     labels, systems = _labels(runs), list[ReportedSystem]()
-    for style, group in enumerate(groups):
+    names = [_name_of_system([labels[number] for number in group]) for group in groups]
+    for style, (name, group) in enumerate(zip(names, groups, strict=True)):
         reported = [
             ReportedRun(labels[number], style, runs[number], histories[number], facts)
             for number in group
             for facts in [describe_run(runs[number], history=histories[number])]
         ]
         if len(group) == 1:
-            systems.append(ReportedSystem(reported[0].label, style, reported, reported[0].history))
+            systems.append(ReportedSystem(name, style, reported, reported[0].history))
             continue
-        # base-1 and base-seed-2 are runs of base
-        names = {re.sub(r"[-_.]*(seed)?[-_.]*\d+$", "", run.label) for run in reported}
-        label = reported[0].label if len(names) > 1 else names.pop() or reported[0].label
+        label = name if names.count(name) == 1 else ", ".join(run.label for run in reported)
         mean = mean_history([run.history for run in reported])
         systems.append(ReportedSystem(f"{label} ({len(group)} runs)", style, reported, mean))
     return systems
+
+
+def _name_of_system(labels: Sequence[str]) -> str:
+    """The name that the runs of a system share, as base-1 and base-seed-2 share base; else that of the first run."""
+    names = {re.sub(r"[-_.]*(seed)?[-_.]*\d+$", "", label) for label in labels}
+    return labels[0] if len(labels) == 1 or len(names) > 1 else names.pop() or labels[0]
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:

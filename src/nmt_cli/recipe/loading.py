@@ -6,14 +6,16 @@ import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from nmt_cli.errors import RecipeError, nearest_word
 from nmt_cli.recipe.foreign_names import check_own_keys
 from nmt_cli.recipe.key_paths import KeyPath, dotted_key, flatten
 from nmt_cli.recipe.mistakes import validate
 from nmt_cli.recipe.schema import Recipe
+from nmt_cli.recipe.section import as_name
 from nmt_cli.recipe.yaml_files import Document, dump_values, merge, parse_document, parse_setting, read_document
 
 Kind = Literal["recipe", "corpus"]
@@ -45,10 +47,9 @@ def load_recipe(reference: str | Path, *, overrides: Sequence[str] = ()) -> Reci
 def resolve_recipe(reference: str | Path, *, overrides: Sequence[str]) -> ResolvedRecipe:
     """Like `load_recipe`, with the origin of every value."""
     file = find_yaml_file(str(reference), kind="recipe", command="nmt train")
-    named_after_file = Document({"name": file.stem}, {("name",): str(file)})
+    named_after_file = Document({"name": as_name(file.stem, default="recipe")}, {("name",): str(file)})
     document = merge(named_after_file, _read_with_parents(file, children=()))
-    for override in overrides:
-        document = merge(document, parse_override(override))
+    document = merge(document, reduce(merge, map(parse_override, overrides), Document({}, {})))
     recipe = validate(document, Recipe, source=str(file), fix=_DEFAULT_HINT)
     given = flatten(document.values)
 
@@ -63,14 +64,7 @@ def resolve_recipe(reference: str | Path, *, overrides: Sequence[str]) -> Resolv
 def parse_recipe(text: str, *, source: str) -> Recipe:
     """The recipe in a YAML text without parents, as stored in a run."""
     document = parse_document(text, source=source)
-    drop_removed_keys(document.values)
     return validate(document, Recipe, source=source, fix="use the file as nmt wrote it")
-
-
-def drop_removed_keys(saved_recipe: Any) -> None:
-    """Drop the keys of a saved recipe that recipes no longer have."""
-    if isinstance(saved_recipe, dict) and isinstance(saved_recipe.get("training"), dict):
-        saved_recipe["training"].pop("max_returns", None)
 
 
 def dump_recipe(recipe: Recipe) -> str:

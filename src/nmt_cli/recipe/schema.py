@@ -14,7 +14,16 @@ from typing import Annotated, Any, Literal, NamedTuple, TypedDict, assert_never
 from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
 from nmt_cli.recipe.key_paths import flatten
-from nmt_cli.recipe.section import Name, NonNegativeInt, PositiveFloat, PositiveInt, Probability, Section, SettingError
+from nmt_cli.recipe.section import (
+    Name,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Probability,
+    Section,
+    SettingError,
+    Share,
+)
 from nmt_cli.recipe.training import AveragingConfig, SimCutConfig, TrainingConfig, ValidationConfig
 
 # null in a file, and a number in every validated recipe.
@@ -42,9 +51,9 @@ class LanguagePair(Section):
 class TrainedLines(Section):
     """The source lines of a training: how often they hold several sentences, how long they are, and their casing."""
 
-    several_sentences: Probability = Field(description="share of the lines that hold several sentences")
-    in_capitals: Probability = Field(0.0, description="share of the lines that are in capitals")
-    in_title_case: Probability = Field(0.0, description="share of the lines Whose Words Begin With Capitals")
+    several_sentences: Share = Field(description="share of the lines that hold several sentences")
+    in_capitals: Share = Field(0.0, description="share of the lines that are in capitals")
+    in_title_case: Share = Field(0.0, description="share of the lines Whose Words Begin With Capitals")
     usual_longest: PositiveInt = Field(description="the pieces, without EOS, of a line longer than 99 % of them")
 
     @staticmethod

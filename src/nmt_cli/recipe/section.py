@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic.fields import FieldInfo
 
 from nmt_cli.recipe.key_paths import KeyPath
 
@@ -17,6 +16,7 @@ NonNegativeInt = Annotated[int, Field(ge=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
@@ -49,7 +49,7 @@ class SettingError(ValueError):
 
 def key_paths(schema: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]:
     """The paths of all keys of a schema, each once; keys inside lists and mappings have no path."""
-    for key, field in _fields_by_key(schema).items():
+    for key, field in schema.model_fields.items():
         yield (*above, key)
         sections = _sections_in(field.annotation, inside=_UNIONS)
         yield from dict.fromkeys(path for section in sections for path in key_paths(section, (*above, key)))
@@ -57,7 +57,7 @@ def key_paths(schema: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]
 
 def keys_at(schema: type[BaseModel], path: KeyPath, *, values: Any) -> list[str]:
     """The keys that a schema allows in the section at `path` of the document `values`, in the order of the schema."""
-    keys = [key for section in sections_at(schema, path, values=values) for key in _fields_by_key(section)]
+    keys = [key for section in sections_at(schema, path, values=values) for key in section.model_fields]
     return list(dict.fromkeys(keys))
 
 
@@ -67,7 +67,7 @@ def sections_at(schema: type[BaseModel], path: KeyPath, *, values: Any) -> list[
     for part in path:
         values = _value_at(values, part)
         # A list or a mapping has no field for an index or for a key of the user: its sections stay.
-        if fields := [field for section in sections if (field := _fields_by_key(section).get(str(part)))]:
+        if fields := [field for section in sections if (field := section.model_fields.get(str(part)))]:
             sections = [section for field in fields for section in _sections_in(field.annotation, inside=_CONTAINERS)]
         sections = [section for section in sections if _literals_agree(section, values)] or sections
     return sections
@@ -83,13 +83,8 @@ def _value_at(values: Any, part: str | int) -> Any:
 def _literals_agree(section: type[BaseModel], values: Any) -> bool:
     if not isinstance(values, Mapping):
         return False
-    given = {key: field.annotation for key, field in _fields_by_key(section).items() if key in values}
+    given = {key: field.annotation for key, field in section.model_fields.items() if key in values}
     return all(values[key] in get_args(kind) for key, kind in given.items() if get_origin(kind) is Literal)
-
-
-def _fields_by_key(section: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The fields of a section by their keys in a document."""
-    return {field.alias or name: field for name, field in section.model_fields.items()}
 
 
 def _sections_in(annotation: Any, *, inside: tuple[Any, ...]) -> Iterator[type[BaseModel]]:

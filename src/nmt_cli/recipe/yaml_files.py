@@ -121,7 +121,7 @@ def _is_same_variant(old: Any, new: Any) -> bool:
     """True if both values are sections, and the new section has no other name."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return False
-    return "name" not in new or new["name"] == old.get("name")
+    return "name" not in new or old.get("name") in (None, new["name"])
 
 
 def _lines_with_paths(values: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, str]]:

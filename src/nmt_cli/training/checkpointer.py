@@ -217,7 +217,6 @@ class CheckpointFolder:
         """The state of a checkpoint; ModelError if it cannot be read."""
         content = files.read_json(checkpoint.path / _STATE, error=ModelError, hint=_hint(checkpoint))
         try:
-            content.pop("returns", None)  # of earlier versions: it says nothing about what follows
             return TrainingState(**{**content, "course": LossCourse(**content["course"])})
         except (AttributeError, TypeError, KeyError) as error:
             where = str(checkpoint.path / _STATE)

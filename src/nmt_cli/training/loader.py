@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -25,8 +25,6 @@ _SAMPLING_PROCESSES = {"cuda": max(2, num_cpus() // 2), "cpu": 2}
 _SWITCH_SECONDS = 0.0005
 # How often a long wait looks for an interruption.
 _POLL_SECONDS = 0.5
-# How long a thread may take to end. The process does not wait for one that is computing a long plan.
-_JOIN_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +75,8 @@ class Loader:
         self._order, self._ranks, self._is_interrupted = order, ranks, is_interrupted
         device = ranks.device
         self._side_stream = SideStream(device) if device.type == "cuda" else None  # on a CPU, batches are made in place
-        self._updates_ahead = _UPDATES_AHEAD[device.type]
-        self._ready: deque[tuple[LoadedUpdate, torch.cuda.Event | None]] = deque()
-        self._num_wanted = 0  # how many updates `next` wants to have ready
-        self._num_left = 0  # how many updates the training still takes
-        self._is_closed = False
-        self._error: BaseException | None = None
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="nmt-loader")
+        self._ahead: deque[Future[tuple[LoadedUpdate, torch.cuda.Event | None]]] = deque()
         self.waited_seconds = 0.0
         """The time that `next` has waited for data, in total."""
         self._switch_seconds = 0.0
@@ -95,13 +87,8 @@ class Loader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._changed:
-            self._is_closed = True
-            self._ready.clear()
-            self._changed.notify_all()
         self._order.close()
-        if self._thread is not None:
-            self._thread.join(_JOIN_SECONDS)
+        self._thread.shutdown(cancel_futures=True)
         sys.setswitchinterval(self._switch_seconds)
 
     def next(self, *, num_left: int) -> LoadedUpdate | None:
@@ -109,57 +96,28 @@ class Loader:
 
         None if a signal interrupts a long wait, for example for an epoch whose pieces are being sampled.
         """
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="nmt-loader", daemon=True)
-            self._thread.start()
+        while len(self._ahead) < min(1 + _UPDATES_AHEAD[self._ranks.device.type], num_left):
+            self._ahead.append(self._thread.submit(self._load, num_left=num_left - len(self._ahead) - 1))
         start = time.perf_counter()
-        with self._changed:
-            self._num_wanted, self._num_left = min(1 + self._updates_ahead, num_left), num_left
-            self._changed.notify_all()
-            while not self._changed.wait_for(lambda: self._ready or self._error, _POLL_SECONDS):
-                if self._is_interrupted():
-                    return None
-            if not self._ready:
-                assert self._error is not None
-                raise self._error
-            loaded, end_of_copies = self._ready.popleft()
-            self._num_wanted -= 1
-            self._num_left -= 1
+        while not wait([self._ahead[0]], _POLL_SECONDS).done:
+            if self._is_interrupted():
+                return None
+        loaded, end_of_copies = self._ahead.popleft().result()
         self.waited_seconds += time.perf_counter() - start
         if self._side_stream is not None and end_of_copies is not None:
             self._side_stream.receive(loaded.batches, end_of_copies)
         return loaded
 
-    def _work(self) -> None:
-        try:
-            with nullcontext() if self._side_stream is None else self._side_stream.in_thread():
-                while self._wait_until_wanted():
-                    loaded = self._load()
-                    end_of_copies = None if self._side_stream is None else self._side_stream.end_of_copies()
-                    with self._changed:
-                        self._ready.append((loaded, end_of_copies))
-                        self._changed.notify_all()
-        except BaseException as error:
-            with self._changed:
-                self._error = error
-                self._changed.notify_all()
-
-    def _wait_until_wanted(self) -> bool:
-        """Wait until another update is wanted. Returns False if the loader is closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or len(self._ready) < self._num_wanted)
-            return not self._is_closed
-
-    def _load(self) -> LoadedUpdate:
-        update = self._order.next()
-        if self._ranks.is_first_on_machine:
-            with self._changed:
-                num_updates = self._num_left - len(self._ready) - 1
-            self._order.sample_ahead(num_updates=num_updates, num_workers=_SAMPLING_PROCESSES[self._ranks.device.type])
-        device = self._ranks.device
-        batches = [
-            (index, self._order.batch(rows, device=device, pinned=device.type == "cuda"))
-            for index, rows in enumerate(update.micro_batches)
-            if index % self._ranks.size == self._ranks.rank and len(rows)
-        ]
-        return LoadedUpdate(update, batches)
+    def _load(self, *, num_left: int) -> tuple[LoadedUpdate, torch.cuda.Event | None]:
+        """An update, after which `num_left` follow, and on a GPU the end of its copies."""
+        device, side_stream = self._ranks.device, self._side_stream
+        with nullcontext() if side_stream is None else side_stream.in_thread():
+            update = self._order.next()
+            if self._ranks.is_first_on_machine:
+                self._order.sample_ahead(num_updates=num_left, num_workers=_SAMPLING_PROCESSES[device.type])
+            batches = [
+                (index, self._order.batch(rows, device=device, pinned=device.type == "cuda"))
+                for index, rows in enumerate(update.micro_batches)
+                if index % self._ranks.size == self._ranks.rank and len(rows)
+            ]
+            return LoadedUpdate(update, batches), None if side_stream is None else side_stream.end_of_copies()

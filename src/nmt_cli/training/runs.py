@@ -6,7 +6,6 @@ import hashlib
 import json
 import logging
 import os
-import re
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
@@ -31,6 +30,7 @@ from nmt_cli.recipe.key_paths import flatten
 from nmt_cli.recipe.loading import ResolvedRecipe, dump_recipe
 from nmt_cli.recipe.mistakes import as_written
 from nmt_cli.recipe.schema import Recipe, TrainedLines
+from nmt_cli.recipe.section import as_name
 from nmt_cli.recipe.training import ConstantConfig, InverseSqrtConfig, NoamConfig
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from nmt_cli.training.initial_weights import describe_initial_model, differing_keys
@@ -88,7 +88,7 @@ def _name_of(model: Path) -> str:
     """The name of a model for the name of a run: the name of the model's run, or of its directory."""
     model = model.resolve()
     name = model.parent.name if kind_of(model.parent) == "run" else model.name
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-") or "model"
+    return as_name(name, default="model")
 
 
 def is_restart_repeated(run: Path) -> bool:
@@ -162,8 +162,6 @@ def write_record(run: Run, *, is_finished: bool) -> Run:
 def recipe_fingerprint(recipe: Recipe, data: PreparedData, *, init_from: InitialModel | None) -> str:
     """A digest of everything the weights depend on: checkpoints of one training share it."""
     values = {".".join(path): value for path, value in _fixed_settings(recipe).items()}
-    if recipe.training.temperature == 1:
-        del values["training.temperature"]  # checkpoints from before this setting stay valid
     beginning = [] if init_from is None else [init_from.weights_sha256]
     text = json.dumps([values, data.manifest.fingerprint, _fingerprints(data), *beginning], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -246,8 +244,6 @@ def _fixed_settings(recipe: Recipe) -> _Settings:
     may_change = [*_MAY_CHANGE]
     if isinstance(recipe.training.schedule, NoamConfig | InverseSqrtConfig | ConstantConfig):
         may_change.append(("training", "updates"))  # the rate does not depend on the length
-    if not recipe.training.guided_alignment:
-        may_change.append(("training", "guided_alignment"))  # checkpoints from before this setting stay valid
     return {
         path: value
         for path, value in settings.items()
