@@ -17,6 +17,7 @@ from pathlib import Path
 
 import polib
 import pytest
+from lxml import etree
 
 from nmt_cli.api import Translator
 from nmt_cli.documents.formats import COMMAND_LINE_LIMITS, Limits, read_document
@@ -53,6 +54,9 @@ DOCUMENTS = {
 <title>«one»</title>
 <p class=a>«two» <b>«three»</b>&nbsp;«four»<br>«five»
 <script>x()</script><img src=a alt=b> «six»
+<p>«one» <a title="5" tall" href=http://x.y/>«two»</a> <i id="x"" title='Bob's'>«three»</i>, <%= user > 1 %> «four»
+<p>«one» <ruby>«two»<rp>(</rp><rt>reading</rt><rp>)</rp>«three»<rt>second</ruby> «four»
+<p>«five» <code>{n, plural, one {# dog} other {# dogs}}</code>
 """,
     "a.xml": """\
 <?xml version="1.0"?>
@@ -80,6 +84,18 @@ code
     code
 
 > «one two»
+
+«three» $$ a \\\\ b $$ «four»
+$$
+a \\
++ b
+$$
+
+> $$
+> a = b
+> $$
+> <p>«one»</p>
+> <b>«two»</b> «three»
 
 | «three» | **«four»** |
 | --- | :-: |
@@ -222,6 +238,15 @@ def test_tags_of_webvtt_may_have_classes() -> None:
     assert [block.text[mark.start : mark.end] for mark in block.marks] == ["Hi there", "there"]
 
 
+@pytest.mark.parametrize("beginning", ["5. ", "- ", "* ", "+ ", "# ", "### ", "> ", ">"])
+def test_a_translation_begins_no_block_that_its_source_does_not(beginning: str) -> None:
+    document = read_document(b"> *May* 5, 2024\n", "a.md", languages=EN_DE, limits=COMMAND_LINE_LIMITS)
+    translation = replace(document.blocks[0], text=f"{beginning}Mai", marks=())
+    escaped = "5\\. " if beginning == "5. " else f"\\{beginning}"
+    assert document.write([translation]).decode() == f"> {escaped}Mai\n"
+    assert upper("1\\. one\n", "a.md") == "1\\. ONE\n"
+
+
 def test_a_paragraph_of_markdown_is_one_block() -> None:
     text = "> one\n> *two\n> three*\n\nSee [the page].\n\n[the page]: /u\n"
     assert upper(text, "a.md") == "> ONE *TWO THREE*\n\nSEE [THE PAGE][the page].\n\n[the page]: /u\n"
@@ -322,6 +347,13 @@ def test_the_messages_of_a_program_are_filled_in(tmp_path: Path, translator: Tra
     assert all(line.startswith(("msgstr", '"', "#, fuzzy")) for line in changed)
 
 
+def test_the_only_plural_form_translates_the_plural() -> None:
+    text = (
+        'msgid "{} dog"\nmsgid_plural "{} dogs"\nmsgstr[0] ""\n\nmsgid "{} cat"\nmsgid_plural "{} cats"\nmsgstr[0] ""\n'
+    )
+    assert re.findall(r'msgstr\[0\] "(.*)"', upper(text, "a.po")) == ["{} DOGS", "{} CATS"]
+
+
 def test_messages_keep_the_ends_of_their_lines() -> None:
     text = 'msgid ""\r\n"one\\n"\r\n"two\\n"\r\nmsgstr '
     assert upper(f'{text}""\r\n', "a.po") == f'#, fuzzy\r\n{text}""\r\n"ONE\\n"\r\n"TWO\\n"\r\n'
@@ -385,17 +417,24 @@ def test_translations_stand_beside_their_source() -> None:
         ("a.xml", '<?xml version="1.0" encoding="UTF-16"?><r>one</r>', "utf-16"),
         ("a.txt", 'one <meta charset="latin-1"> caf\xe9 "Content-Type: text/plain; charset=latin-1"', "utf-8"),
         ("a.srt", "1\n00:00:01,000 --> 00:00:02,000\ncaf\xe9\n", "utf-8-sig"),
-        (
-            "a.po",
-            'msgid ""\nmsgstr "Content-Type: text/plain; charset=latin-1"\nmsgid "x"\nmsgstr "caf\xe9"\n',
-            "latin-1",
-        ),
+        ("a.po", 'msgid ""\nmsgstr "Content-Type: text/plain; charset=utf-8\\n"\n', "utf-8"),
+        ("a.html", "<meta charset=Shift_JIS><p>①", "cp932"),
+        ("a.html", "<meta charset=windows-31j><p>①", "cp932"),
+        ("a.html", "<meta charset=x-sjis><p>①", "cp932"),
+        ("a.html", "<meta charset=euc-kr><p>똠", "cp949"),
+        ("a.html", "<meta charset=windows-949><p>똠", "cp949"),
+        ("a.html", "<meta charset=Big5><p>嘅", "big5hkscs"),
+        ("a.html", "<meta charset=x-gbk><p>丂", "gb18030"),
+        ("a.html", "<meta charset=TIS-620><p>ก…", "cp874"),
+        ("a.html", "<meta charset=windows-874><p>ก…", "cp874"),
+        ("a.html", "<meta charset=iso-8859-8-i><p>א", "iso8859-8"),
     ],
 )
 def test_a_file_keeps_its_encoding(name: str, text: str, encoding: str) -> None:
     content = text.encode(encoding)
     document = read_document(content, name, languages=EN_DE, limits=COMMAND_LINE_LIMITS)
     assert document.write(document.blocks) == content
+    assert all(block.text in text for block in document.blocks)
 
 
 def test_what_an_encoding_lacks_is_a_reference_in_markup() -> None:
@@ -403,10 +442,26 @@ def test_what_an_encoding_lacks_is_a_reference_in_markup() -> None:
     assert (
         document.write([replace(document.blocks[0], text="\u0159e\u010d")]) == b"<meta charset=latin1><p>&#345;e&#269;"
     )
-    messages = b'msgid ""\nmsgstr "Content-Type: text/plain; charset=latin-1\\n"\n\nmsgid "<b>one</b>"\nmsgstr ""\n'
-    document = read_document(messages, "a.po", languages=EN_DE, limits=COMMAND_LINE_LIMITS)
-    with pytest.raises(DataError, match="cannot write '\u0159'"):
-        document.write([replace(document.blocks[0], text="\u0159e\u010d")])
+
+
+@pytest.mark.parametrize("encoding", ["ISO-8859-1", "US-ASCII", "GB2312", "UTF-8", "CHARSET"])
+@pytest.mark.parametrize("text", ["„één“ – 5 €", "“一”——…"])
+def test_other_programs_read_the_text_of_an_encoding_that_lacks_it(encoding: str, text: str) -> None:
+    if encoding != "CHARSET":
+        page = f'<?xml version="1.0" encoding="{encoding}"?><r>one</r>'.encode()
+        document = read_document(page, "a.xml", languages=EN_DE, limits=COMMAND_LINE_LIMITS)
+        assert etree.fromstring(document.write([replace(document.blocks[0], text=text)])).text == text
+    messages = f'msgid ""\nmsgstr "Content-Type: text/plain; charset={encoding}\\n"\n\nmsgid "one"\nmsgstr ""\n'
+    document = read_document(messages.encode(), "a.po", languages=EN_DE, limits=COMMAND_LINE_LIMITS)
+    written = polib.pofile(document.write([replace(document.blocks[0], text=text)]).decode())
+    assert (written[0].msgstr, written.metadata["Content-Type"]) == (text, "text/plain; charset=UTF-8")
+
+
+def test_only_a_file_of_utf8_is_taken_for_windows_1252() -> None:
+    for declaration, hint in ((b"", "if it is Windows-1252"), (b"<meta charset=euc-kr>", "convert the file to UTF-8")):
+        with pytest.raises(DataError, match=r"line 1 of a.html is not") as refused:
+            read_document(declaration + b"<p>\xff", "a.html", languages=EN_DE, limits=COMMAND_LINE_LIMITS)
+        assert refused.value.hint.startswith(hint)
 
 
 def zipped(entries: Mapping[str, bytes]) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import time
 import zipfile
 from collections import Counter
 from dataclasses import replace
@@ -29,7 +30,7 @@ from nmt_cli.documents.encoding import Encoding
 from nmt_cli.documents.formats import COMMAND_LINE_LIMITS, TextDocument, read_document
 from nmt_cli.documents.office import WORD, office_parts
 from nmt_cli.tokenization.pieces import Range
-from tests.documents.test_formats import EN_DE, SENTENCES, zipped
+from tests.documents.test_formats import BODY, EN_DE, SENTENCES, zipped
 from tests.documents.test_markup import reordered
 
 
@@ -143,6 +144,13 @@ def word(short: str) -> str:
             "</mc:AlternateContent></r>",
             id="paragraphs in a text box",
         ),
+        pytest.param("<r>{two}<noBreakHyphen/>{24}</r>", "two\u201124", "[TWO\u201124]", id="hyphens"),
+        pytest.param(
+            "[one ]<r><rPr><b/></rPr><ruby><rubyPr/><rt>[reading]</rt><rubyBase>[two]</rubyBase></ruby></r>",
+            "one two",
+            "[ONE ]<r><rPr><b/></rPr><ruby><rubyPr/><rt>[reading]</rt><rubyBase>[TWO]</rubyBase></ruby></r>",
+            id="readings above words",
+        ),
     ],
 )
 def test_paragraphs_as_word_writes_them(tmp_path: Path, paragraph: str, text: str, expected: str) -> None:
@@ -152,6 +160,30 @@ def test_paragraphs_as_word_writes_them(tmp_path: Path, paragraph: str, text: st
     assert "|".join(block.text for block in document.blocks) == text
     written = document.write([replace(block, text=block.text.upper()) for block in document.blocks])
     assert f"<w:p>{word(expected)}</w:p>" in entries(written)["word/document.xml"].decode()
+
+
+def test_a_document_of_word_online_is_read() -> None:
+    content = zipped({"word/document2.xml": BODY, "word/footnotes2.xml": BODY})
+    document = read_document(content, "x.docx", languages=EN_DE, limits=COMMAND_LINE_LIMITS)
+    assert [block.text for block in document.blocks] == ["one", "one"]
+
+
+def test_readings_above_words_stay_in_an_open_document() -> None:
+    ruby = "<text:ruby><text:ruby-base>{}</text:ruby-base><text:ruby-text>reading</text:ruby-text></text:ruby>"
+    xml = f"<text:p>one {ruby} three</text:p>"
+    content = zipped({"content.xml": xml.format("two").encode()})
+    document = read_document(content, "x.odt", languages=EN_DE, limits=COMMAND_LINE_LIMITS)
+    assert [block.text for block in document.blocks] == ["one two three"]
+    written = document.write([replace(block, text=block.text.upper()) for block in document.blocks])
+    assert entries(written)["content.xml"].decode() == xml.format("TWO").replace("one", "ONE").replace("three", "THREE")
+
+
+def test_thousands_of_notes_are_written_in_a_moment() -> None:
+    notes = [[f"<note>{number:0100}</note>"] for number in range(20_000)]
+    document = TextDocument("x", Encoding("utf-8"), [f"\0{number}\0" for number in range(20_000)], notes)
+    start = time.process_time()
+    assert document.write([]).decode() == "".join(note for (note,) in notes)
+    assert time.process_time() - start < 5
 
 
 FIELD = (

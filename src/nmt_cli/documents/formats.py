@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import fnmatch
 import io
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import PurePosixPath
 from typing import TypeAlias
@@ -64,9 +64,9 @@ class TextDocument:
         """The file with other blocks, in its own encoding."""
         remaining = iter(blocks)
         text, *nested = [render_parts(parts, remaining) for parts in (self.parts, *self.nested)]
-        for _ in nested:  # one may be inside of another
+        while "\0" in text:  # one may be inside of another
             text = re.sub("\0(\\d+)\0", lambda number: nested[int(number[1])], text)
-        return self.encoding.encode(text, name=self.name)
+        return self.encoding.encode(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ DocumentInBlocks: TypeAlias = TextDocument | ZipDocument
 
 @dataclass(frozen=True, slots=True)
 class _Archive:
-    """A kind of zip archive: a file that it must have, and the rules for the files with text, by patterns of names."""
+    """A kind of zip archive: a file that it must have, and the rules for files with text, by patterns of names."""
 
     required: str
     rules: Mapping[str, OfficeRules | MarkupRules]
@@ -114,13 +114,10 @@ class _Archive:
 _OPEN_DOCUMENT = _Archive("content.xml", {"content.xml": OPEN_DOCUMENT, "styles.xml": OPEN_DOCUMENT})
 _ARCHIVES = {
     ".docx": _Archive(
-        "word/document.xml",
+        "word/document*.xml",  # Word Online writes document2.xml
         {
             **dict.fromkeys(
-                [
-                    f"word/{part}.xml"
-                    for part in ("document", "header*", "footer*", "footnotes", "endnotes", "comments")
-                ],
+                [f"word/{part}*.xml" for part in ("document", "header", "footer", "footnotes", "endnotes", "comments")],
                 WORD,
             ),
             **dict.fromkeys(["word/charts/chart*.xml", "word/diagrams/d*.xml"], DRAWING),
@@ -209,13 +206,13 @@ def _read_archive(content: bytes, archive: _Archive, *, name: str, limits: Limit
     with _reading(content, name=name) as opened:
         entries = opened.infolist()
         _check_entries(entries, name=name, limits=limits)
-        if archive.required not in opened.namelist():
+        if not fnmatch.filter(opened.namelist(), archive.required):
             message = f"{name} has no {archive.required}, so it is not what its ending says"
             raise DataError(message, where=name, hint="give it its right ending, or save it again")
         if (damaged := opened.testzip()) is not None:
             raise zipfile.BadZipFile(f"{damaged} in it is damaged")
         for entry in entries:
-            pattern = next((pattern for pattern in archive.rules if fnmatchcase(entry.filename, pattern)), None)
+            pattern = next((pattern for pattern in archive.rules if fnmatch.fnmatchcase(entry.filename, pattern)), None)
             if pattern is not None:
                 texts[entry.filename] = opened.read(entry), archive.rules[pattern]
     documents = {file: _read_entry(*text, name=f"{name}/{file}") for file, text in texts.items()}

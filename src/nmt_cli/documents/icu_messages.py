@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
@@ -22,12 +22,15 @@ _BRANCH = re.compile(rf"\s*(?:=\d+|[\w-]+)\s*\{{(?P<text>{_BALANCED})\}}\s*")
 _MOST_ARGUMENTS = 3
 
 
-def icu_branches(tokens: Sequence[Token]) -> list[str | list[Token]] | None:
+def icu_branches(tokens: Sequence[Token], *, kept: Collection[int]) -> list[str | list[Token]] | None:
     """The texts of the branches of an ICU argument, each with what stands around it, and the syntax between them.
 
-    None if there is no such argument.
+    None if there is no such argument outside of the `kept` tokens, which are given by their indices.
     """
-    text = "".join(token.raw if token.kind == "text" else "\0" for token in tokens)
+    text = "".join(
+        "\0" if token.kind != "text" else "\0" * len(token.raw) if index in kept else token.raw
+        for index, token in enumerate(tokens)
+    )
     if (argument := _find_argument(text)) is None:
         return None
     before, after = _slice(tokens, 0, argument.start), _slice(tokens, argument.end, len(text))

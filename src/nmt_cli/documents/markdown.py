@@ -12,10 +12,12 @@ from markdown_it.rules_block import StateBlock
 from nmt_cli.documents.kept_text import SHORTCODE
 from nmt_cli.documents.markup import parse_markup, parts_between, write_plain
 from nmt_cli.documents.markup_tokens import HTML, PLAIN, Token, markup_tokens
-from nmt_cli.documents.parts import Part
+from nmt_cli.documents.parts import Block, Part
 
+_MOST = 2000  # bounds keep text with many beginnings and no ends from taking long
 _FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\r?\n(?s:.*?)\n\1[ \t]*(?:\r?\n|\Z)")
-_HARD_BREAK = re.compile(r"(?:(?<! ) {2,}+|\\)\r?\n[ \t>]*")
+_DISPLAYED = rf"\$\$[^$]{{1,{_MOST}}}\$\$"
+_HARD_BREAK = re.compile(rf"{_DISPLAYED}|(?P<mark>(?:(?<! ) {{2,}}+|\\)\r?\n[ \t>]*)")
 _LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
 # Boxes of GitHub, fences, tables of contents and attributes; boxes and tabs of MkDocs, whose text is indented below
 # them; definitions and footnotes, whose text begins beside them.
@@ -26,13 +28,17 @@ _MARKER = re.compile(
     r"|(?P<beside>[:~][ \t]+|(?P<footnote>\[\^[^\]\s]{1,99}\]:[ \t]+))(?=\S)",
     re.IGNORECASE,
 )
+_FORMULA = re.compile(rf"{_DISPLAYED}[ \t]*$", re.MULTILINE)
+_QUOTE = re.compile(r"\A[ \t]*(?:>[ \t]?)*")
+# With a backslash before it, a number or a sign does not begin an item, a heading or a quote.
+_BEGINS_BLOCK = re.compile(r"\A(\d{1,9}(?=[.)](?:\s|\Z))|(?=(?:[-+*]|#{1,6})(?:\s|\Z)|>))")
 _INDENT = 4  # of the text below a box or a footnote
 _MOST_NESTED = 10  # the parser reads nothing inside of 20 elements
+_DEEPEST = 100
 # Code, formulas and addresses; then footnotes, boxes, emoji, references, templates and comments.
-# Bounds keep text with many beginnings and no ends from taking long.
-_MOST, _DEEPEST = 2000, 100
 _KEPT = (
-    rf"(?P<ticks>`+)(?!`).{{1,{_MOST}}}?(?<!`)(?P=ticks)(?!`)|\$\$?[^$\s](?:[^$\n]{{,{_MOST}}}[^$\s])?\$\$?(?!\d)"
+    rf"(?P<ticks>`+)(?!`).{{1,{_MOST}}}?(?<!`)(?P=ticks)(?!`)"
+    rf"|{_DISPLAYED}(?!\d)|\$[^$\s](?:[^$\n]{{,{_MOST}}}[^$\s])?\$(?!\d)"
     rf"|<[a-z][a-z+.-]{{,30}}:[^<>\s]{{,{_MOST}}}>|!\[\[[^\[\]\n]{{1,{_MOST}}}\]\]|\[\[[^\[\]|\n]{{1,{_MOST}}}\]\](?![(\[])"
 )
 _OTHER = (
@@ -62,8 +68,9 @@ def markdown_parts(text: str) -> list[Part]:
     references: set[str] = set()
     for first, end, content, column in _texts(text[start:], references):
         if content is None:  # a block of HTML
-            parts += [text[position : starts[first]], *parse_markup(text[starts[first] : starts[end]], HTML).parts]
-            position = starts[end]
+            block = text[starts[first] : starts[end]].rstrip("\r\n")
+            parts += [text[position : starts[first]], *_html_parts(block)]
+            position = starts[first] + len(block)
             continue
         found = _find(text, content, max(position, starts[first] + column), starts[end])
         if found is not None:
@@ -79,7 +86,8 @@ def _texts(text: str, references: set[str]) -> Iterator[tuple[int, int, str | No
     """
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     parser.disable("inline")
-    parser.block.ruler.before("list", "marker", _read_marker, {"alt": ["paragraph", "reference", "blockquote", "list"]})
+    for name, read in {"formula": _read_formula, "marker": _read_marker}.items():
+        parser.block.ruler.before("list", name, read, {"alt": ["paragraph", "reference", "blockquote", "list"]})
     environment: dict[str, dict[str, object]] = {}
     tokens = parser.parse(text, environment)
     references |= {*environment.get("references", ())}
@@ -88,6 +96,17 @@ def _texts(text: str, references: set[str]) -> Iterator[tuple[int, int, str | No
             yield token.map[0], token.map[1], token.content, token.meta.get("column", 0)
         elif token.map is not None and token.type == "html_block":
             yield token.map[0], token.map[1], None, 0
+
+
+def _read_formula(state: StateBlock, first: int, end: int, silent: bool) -> bool:
+    """Read a formula that has its lines for itself."""
+    formula = _FORMULA.match(state.src, state.bMarks[first] + state.tShift[first])
+    last = first + formula[0].count("\n") if formula else end
+    if last >= end or state.is_code_block(first):
+        return False
+    if not silent:
+        state.line = last + 1
+    return True
 
 
 def _read_marker(state: StateBlock, first: int, end: int, silent: bool) -> bool:
@@ -138,17 +157,34 @@ def _find(text: str, content: str, start: int, end: int) -> tuple[int, int] | No
     return first, last
 
 
+def _html_parts(block: str) -> list[Part]:
+    """The parts of a block of HTML, whose lines may be those of a quote."""
+    mark = _QUOTE.findall(block)[0]
+    lines = block.split("\n")
+    if not all(line.startswith(mark) for line in lines):
+        mark = ""
+    parts = parse_markup("\n".join(line.removeprefix(mark) for line in lines), HTML).parts
+
+    def quoted(markup: str) -> str:
+        return markup.replace("\n", f"\n{mark}")
+
+    return [mark, *(quoted(part) if isinstance(part, str) else part.respelled(quoted) for part in parts)]
+
+
 def _line_parts(content: str, references: Collection[str]) -> list[Part]:
     """The parts of a block's text, which hard breaks and <br> divide."""
     parts: list[Part] = []
     position = 0
-    for match in [*_HARD_BREAK.finditer(content), None]:
+    for match in [*(found for found in _HARD_BREAK.finditer(content) if found["mark"]), None]:
         end = len(content) if match is None else match.start()
         line = re.sub(r"\r?\n[ \t]*(?:>[ \t]?)*", " ", content[position:end])
         tokens = list(_tokens(line, references))
-        parts += parts_between(
+        for part in parts_between(
             tokens, PLAIN, write_plain, apart=lambda token: [token.raw] if token.name == "br" else []
-        )
+        ):
+            if isinstance(part, Block) and not _BEGINS_BLOCK.match(part.text.text):
+                part = part.respelled(lambda line: _BEGINS_BLOCK.sub(r"\1\\", line))
+            parts.append(part)
         if match is not None:
             parts.append(match[0])
             position = match.end()

@@ -189,7 +189,14 @@ def block_parts(
 
     There is one for each branch of a plural or a selection of ICU.
     """
-    if (branches := icu_branches([tokens[index] for index in indices])) is not None:
+    kept: set[int] = set()
+    end_of_kept = -1
+    for number, index in enumerate(indices):
+        if index > end_of_kept and tokens[index].kind == "open" and _is_kept(tokens[index], rules):
+            end_of_kept = pairs.get(index, -1)
+        if index <= end_of_kept:
+            kept.add(number)
+    if (branches := icu_branches([tokens[index] for index in indices], kept=kept)) is not None:
         parts: list[Part] = []
         for piece in branches:
             parts += (

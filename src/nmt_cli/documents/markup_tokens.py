@@ -9,8 +9,10 @@ from typing import Literal, NamedTuple
 
 # Possessive quantifiers: no text takes more than a few passes.
 _TAG = re.compile(
-    r"<(?P<slash>/?)(?P<name>[A-Za-z_][^\s<>/\"'=]*+)(?P<attributes>(?:[^<>\"']++|\"[^\"]*+\"|'[^']*+')*+)>"
+    r"<(?P<slash>/?)(?P<name>[A-Za-z_][^\s<>/\"'=]*+)(?P<attributes>(?:=\s*+(?:\"[^\"]*+\"|'[^']*+')|[^<>])*+)>"
 )
+# In HTML, this slash is part of a value.
+_VALUE_WITH_SLASH = re.compile(r"=\s*[^\s\"'=]*/\Z")
 # In plain text a value tells <b id=1> from the comparisons in "a <b and c> d".
 _PLAIN_ATTRIBUTES = re.compile(r"[\s/]*+|[^=]*+=.*", re.DOTALL)
 # At the end of a fragment.
@@ -22,7 +24,7 @@ _ESCAPED_TAG = re.compile(
     r"\s*+(?P<end>/?)&gt;"
 )
 CDATA, CDATA_END = "<![CDATA[", "]]>"
-_OTHER = (("<!--", "-->"), (CDATA, CDATA_END), ("<?", ">"), ("<!", ">"))
+_OTHER = (("<!--", "-->"), (CDATA, CDATA_END), ("<%", "%>"), ("<?", ">"), ("<!", ">"))
 # With the entities that a document declares itself.
 _DOCTYPE = re.compile(r"<!doctype\b(?:[^\[>\"']++|\"[^\"]*+\"|'[^']*+')*+(?:\[.*?\]\s*+)?>", re.IGNORECASE | re.DOTALL)
 _DOCTYPE_BEGINS = "<!doctype"
@@ -49,7 +51,11 @@ _HTML_BLOCKS = _names(
 )
 _HTML_KEPT = _names("code kbd math pre samp script style svg textarea tt var")
 _HTML_VOID = _names("area base br col embed hr img input link meta param source track wbr")
-_HTML_RAW = _names("script style textarea")
+_HTML_RAW = _names("script style textarea rt rp")
+# Nothing is markup up to the end tag, which readings above words may lack.
+_RAW_END = {name: re.compile(rf"</{name}\s*>", re.IGNORECASE) for name in _HTML_RAW} | dict.fromkeys(
+    ("rt", "rp"), re.compile(r"</r[tp]\s*>|(?=<r[btp]\b|</ruby\b)", re.IGNORECASE)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,15 +144,16 @@ def _markup_at(text: str, position: int, unclosed: set[str], rules: MarkupRules)
     if match["slash"]:
         return Token("close", match[0], name), match.end()
     is_void = rules.language != "xml" and name in _HTML_VOID
-    if is_void or match["attributes"].endswith("/"):
-        return Token("empty", match[0], name, match["attributes"]), match.end()
+    attributes = match["attributes"]
+    is_closed = attributes.endswith("/") and (rules.language == "xml" or not _VALUE_WITH_SLASH.search(attributes))
+    if is_void or is_closed:
+        return Token("empty", match[0], name, attributes), match.end()
     if rules.language != "xml" and name in _HTML_RAW and name not in unclosed:
-        # Nothing is markup up to the end tag.
-        found = re.compile(rf"</{name}\s*>", re.IGNORECASE).search(text, match.end())
+        found = _RAW_END[name].search(text, match.end())
         if found is not None:
             return Token("other", text[position : found.end()], name), found.end()
         unclosed.add(name)
-    return Token("open", match[0], name, match["attributes"]), match.end()
+    return Token("open", match[0], name, attributes), match.end()
 
 
 def _text_tokens(text: str, rules: MarkupRules) -> Iterator[Token]:

@@ -66,7 +66,7 @@ DRAWING = OfficeRules(
 OPEN_DOCUMENT = OfficeRules(
     paragraphs=_names("text", "p h"),
     separators=_names("text", "tab line-break"),
-    codes=_names("text", "note s")
+    codes=_names("text", "note ruby-text s")
     | _names("draw", "frame custom-shape g line path rect control")
     | _names("office", "annotation"),
     kept=_names(
@@ -84,6 +84,7 @@ _INVISIBLE = re.compile(
 )
 _NO_PROPERTIES = re.compile(r"<([\w:]+)\s*(?:/>|></\1>)")
 _FIELD_CHARACTER = re.compile(r"<w:fldChar\b[^<>]*w:fldCharType=\"(begin|separate|end)\"")
+_RUBY, _RUBY_BASE = "w:ruby", "w:rubyBase"
 _FIELD_BEGIN, _FIELD_SEPARATE, _FIELD_END = "field begin", "field separate", "field end"
 _XML = MarkupRules("xml", blocks=None)
 
@@ -163,7 +164,13 @@ class _Reader:
                 is_code |= index < end_of_run and token.name not in (runs.properties, runs.text)
                 if token.name == runs.run and end > index:
                     end_of_run = end
-            if end > index and (is_code or (runs is not None and token.name == runs.properties)):
+            base = _ruby_base(tokens, pairs, index) if token.name == "w:r" and end > index else None
+            if base is not None:
+                inner = self._with_whole_codes(tokens[base + 1 : pairs[base]])
+                whole.append(Token("open", _raw(tokens[index : base + 1]), _RUBY))
+                whole += [*inner, Token("close", _raw(tokens[pairs[base] : end + 1]), _RUBY)]
+                index = end
+            elif end > index and (is_code or (runs is not None and token.name == runs.properties)):
                 whole.append(Token("empty", self._code(tokens[index : end + 1]), token.name))
                 index = end
             else:
@@ -178,6 +185,15 @@ class _Reader:
         self.nested.append([])
         self.nested[number] = self.read(tokens)
         return f"\0{number}\0"
+
+
+def _ruby_base(tokens: Sequence[Token], pairs: dict[int, int], run: int) -> int | None:
+    """The index of the base in a run whose text has a reading above it; None if it has none."""
+    index = run + 1
+    while index < pairs[run] and tokens[index].name != _RUBY_BASE:
+        index = index if tokens[index].name == _RUBY else pairs.get(index, index)
+        index += 1
+    return index if index < pairs[run] and index in pairs else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +283,8 @@ def _single_pieces(tokens: Sequence[Token], runs: Runs) -> Iterator[Token | _Tex
             look = "" if _NO_PROPERTIES.fullmatch(look) else look
         elif token.name == runs.text:
             end_of_text = pairs.get(index, index)
+        elif token.name == "w:noBreakHyphen":
+            yield _Text("\u2011", properties, look)
         elif token.kind != "text":
             character = _FIELD_CHARACTER.match(token.raw)
             name = f"field {character[1]}" if character else token.name
@@ -329,12 +347,13 @@ def _untagged(pieces: Sequence[Token | _Text], runs: Runs) -> list[Token]:
 
 def _in_runs(markup: str, *, rules: OfficeRules, runs: Runs, properties: str) -> str:
     """The markup with each text that stands outside of runs in a run of its own."""
-    holders = rules.codes | {runs.run, runs.field}
+    holders = rules.codes | {runs.run, runs.field, _RUBY_BASE}
     parts: list[str] = []
     depth = 0
     for token in markup_tokens(markup, _XML):
         if token.name in holders:
-            depth += (token.kind == "open") - (token.kind == "close")
+            change = (token.kind == "open") - (token.kind == "close")
+            depth += -change if token.name == _RUBY_BASE else change  # runs stand in it, though it is in a run
         if token.kind == "text" and depth == 0:
             parts.append(f"<{runs.run}>{properties}{runs.opening}{token.raw}</{runs.text}></{runs.run}>")
         else:

@@ -19,14 +19,16 @@ _PO_LANGUAGE = re.compile(r'^"Language: *([A-Za-z][\w@-]*) *\\n"', re.M)
 _PO_FIELD = re.compile(
     rf"^(?P<name>msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)[ \t]*(?P<strings>{_PO_STRINGS})", re.M
 )
+_PO_CHARSET = re.compile(r'("Content-Type:[^"\n]*?\bcharset=)([\w.:-]+)', re.IGNORECASE)
+_PO_SECOND_FORM = re.compile(r"\s*msgstr\[1\]")
 _PO_STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 
 
 def po_parts(text: str, *, languages: LanguagePair, name: str) -> list[Part]:
     """The messages of a PO file or template without a translation, in the places of their translations.
 
-    The first plural form translates the singular, and all others translate the plural. DataError if the file is not PO,
-    or is for another target language.
+    The first of several plural forms translates the singular, and all others translate the plural. The header says
+    UTF-8. DataError if the file is not PO, or is for another target language.
     """
     language = _PO_LANGUAGE.search(text)
     if language and match_code(languages.target, [language[1].replace("_", "-")]) is None:
@@ -34,6 +36,7 @@ def po_parts(text: str, *, languages: LanguagePair, name: str) -> list[Part]:
         raise DataError(
             message, where=name, hint=f"name this language: --to {language[1]}, or give a model of it with -m"
         )
+    text = _PO_CHARSET.sub(lambda found: found[0] if found[2].lower() == "utf-8" else f"{found[1]}UTF-8", text, count=1)
     parts: list[Part] = []
     line_end = "\r\n" if "\r\n" in text else "\n"
     position = end = 0
@@ -48,7 +51,7 @@ def po_parts(text: str, *, languages: LanguagePair, name: str) -> list[Part]:
         elif match["name"] == "msgid_plural":
             plural = value
         elif match["name"].startswith("msgstr") and message and not value:
-            source = message if match["name"] in ("msgstr", "msgstr[0]") else plural
+            source = message if _PO_SECOND_FORM.match(text, match.end()) else plural
             if comments:
                 parts += [text[position : comments[0]], _with_fuzzy(text[slice(*comments)], line_end)]
                 position, comments = comments[1], None

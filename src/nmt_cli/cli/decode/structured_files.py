@@ -3,44 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple
 
 from nmt_cli.errors import DataError
 from nmt_cli.text_encoding import STDIN, decompressor_of, wide_encoding
 
-
-class _Structure(NamedTuple):
-    """A kind of file, and how its text begins; `endings` of names, if plain text may begin so too."""
-
-    kind: str
-    beginning: re.Pattern[str]
-    endings: Collection[str] = ()
-
-
+# TMX, XLIFF, PO, SRT, WebVTT, HTML and XML.
+_DOCUMENT = re.compile(
+    r"\s*<(?:[?!][^<]*<)*(?:tmx|xliff)\b"
+    r'|(?:#.*\n|\s)*msgid ""\s*\nmsgstr "'
+    r"|\s*\d+[ \t]*\r?\n[\d:]+:\d\d[,.]\d+ -->|WEBVTT\b(?s:.)*?\n[\d:]+:\d\d\.\d+ -->"
+    r"|\s*(?:<\?[^<]*|<!--(?s:.)*?-->\s*)*<(?i:!doctype\s+html\b|(?:html|head|body)\b[^<>]*>\s*<)|\s*<\?xml\s[^<>]*\?>"
+)
+# Plain text may begin so, too.
+_TABLES = {".tsv": re.compile(r"(?:[^\n\t]*\n){0,4}[^\n]*\t"), ".csv": re.compile(r"[\r\n]*[^\n]*[,;\t]")}
 # A text may begin with a bracket, but not with the quoted name and the value of a JSON object, or two quoted texts.
 _JSON_STRING = r'"(?:[^"\\\n]|\\.)*"'
 _JSON_OBJECT = rf'\{{\s*{_JSON_STRING}\s*:\s*(?:["\[{{\d-]|true|false|null)'
-_STRUCTURES = (
-    _Structure("a translation memory (TMX)", re.compile(r"\s*<(?:[?!][^<]*<)*tmx\b")),
-    _Structure("XLIFF", re.compile(r"\s*<(?:[?!][^<]*<)*xliff\b")),
-    _Structure("a PO file", re.compile(r'(?:#.*\n|\s)*msgid ""\s*\nmsgstr "')),
-    _Structure("subtitles (SRT)", re.compile(r"\s*\d+[ \t]*\r?\n[\d:]+:\d\d[,.]\d+ -->")),
-    _Structure("subtitles (WebVTT)", re.compile(r"WEBVTT\b(?s:.)*?\n[\d:]+:\d\d\.\d+ -->")),
-    _Structure("a table (TSV)", re.compile(r"(?:[^\n\t]*\n){0,4}[^\n]*\t"), {".tsv"}),
-    _Structure("a table (CSV)", re.compile(r"[\r\n]*[^\n]*[,;\t]"), {".csv"}),
-    _Structure(
-        "a web page (HTML)",
-        re.compile(
-            r"\s*(?:<\?[^<]*|<!--(?s:.)*?-->\s*)*<(?:!doctype\s+html\b|(?:html|head|body)\b[^<>]*>\s*<)", re.IGNORECASE
-        ),
-    ),
-    _Structure("XML", re.compile(r"\s*<\?xml\s[^<>]*\?>")),
-    _Structure("JSON lines", re.compile(rf"\s*{_JSON_OBJECT}[^\n]*\}}[ \t\r]*(?:\n|\Z)")),
-    _Structure("JSON", re.compile(rf'\s*(?:(?:\[\s*)*{_JSON_OBJECT}|(?:\[\s*)+{_JSON_STRING}\s*(?:,\s*"|\]\s*\Z))')),
-)
+_JSON = re.compile(rf'\s*(?:(?:\[\s*)*{_JSON_OBJECT}|(?:\[\s*)+{_JSON_STRING}\s*(?:,\s*"|\]\s*\Z))')
 
 
 def check_unstructured(beginning: bytes, *, name: str) -> None:
@@ -50,18 +31,13 @@ def check_unstructured(beginning: bytes, *, name: str) -> None:
     file = Path(name)
     ending = Path(file.stem if decompressor_of(file) else file.name).suffix.lower()
     text = beginning.decode(wide_encoding(beginning) or "utf-8", "replace").removeprefix("\ufeff")
-    kinds = (
-        structure.kind
-        for structure in _STRUCTURES
-        if structure.beginning.match(text) and (not structure.endings or ending in structure.endings)
-    )
-    kind = next(kinds, None)
-    if beginning.startswith(b"PK\x03\x04") and is_binary(name):
-        kind = "a document"
-    if kind is not None:
-        message = f"{STDIN if name == STDIN else file.name} is {kind}, not lines of text"
-        hint = "give its text alone, with one sentence per line"
-        if not kind.startswith("JSON"):
-            known = quote(name) if ending_of(name) not in ("", ".txt") else "FILE"
-            hint = f"give it as a document, with its ending: nmt decode {known} -o NEW"
-        raise DataError(message, where=name, hint=hint)
+    is_table = ending in _TABLES and bool(_TABLES[ending].match(text))
+    if is_table or _DOCUMENT.match(text) or (beginning.startswith(b"PK\x03\x04") and is_binary(name)):
+        known = quote(name) if ending_of(name) not in ("", ".txt") else "FILE"
+        kind, hint = "a document", f"give it as a document, with its ending: nmt decode {known} -o NEW"
+    elif _JSON.match(text):
+        kind, hint = "JSON", "give its text alone, with one sentence per line"
+    else:
+        return
+    message = f"{STDIN if name == STDIN else file.name} is {kind}, not lines of text"
+    raise DataError(message, where=name, hint=hint)
