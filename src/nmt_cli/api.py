@@ -14,7 +14,7 @@ from typing import Self, Unpack, overload
 
 from nmt_cli.decoding.engine import open_engine
 from nmt_cli.decoding.translator import LineTranslator
-from nmt_cli.documents.formats import COMMAND_LINE_LIMITS, read_document
+from nmt_cli.documents.formats import COMMAND_LINE_LIMITS, check_kind_of_output, read_document
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.files import reading_errors, write_file
 from nmt_cli.interchange.find_model import find_model
@@ -50,7 +50,7 @@ class Translator(LineTranslator):
         """Open a model directory, the model of a run or a model of the hub by name; several models translate together.
 
         A model of the hub, such as Helsinki-NLP/opus-mt-en-de, is downloaded and imported once. `device` is auto, cpu,
-        cuda or cuda:N, `engine` torch, ctranslate2 or auto, `precision` auto, fp32, bf16 (torch) or int8 (on a CPU).
+        cuda or cuda:N, `engine` torch or ctranslate2, `precision` auto, fp32, bf16 (torch) or int8 (on a CPU).
         Raises ModelError if there is no such model, or it is damaged. Raises DeviceError if the device is missing or
         has no int8. Raises UsageError if the list is empty, or engine, device and precision do not go together.
         """
@@ -60,7 +60,7 @@ class Translator(LineTranslator):
             raise UsageError("the list of models is empty", setting="model", hint=hint)
         # With nullcontext, the hub's library shows its own progress bar, on a terminal or in a notebook.
         paths = [find_model(name, show_progress=nullcontext) for name in names]
-        return cls(open_engine(paths, engine=engine, device=device, precision=precision, overrides={}))
+        return cls(open_engine(paths, engine=engine, device=device, precision=precision))
 
     def translate_file(
         self,
@@ -69,15 +69,18 @@ class Translator(LineTranslator):
         *,
         to: str | None = None,
         from_: str | None = None,
-        column: str | None = None,
+        column: str | int | None = None,
         **overrides: Unpack[DecodingOverrides],
     ) -> None:
         """Write the document at `source` to `target`, translated; the ending of its name says its format.
 
         `column` is the name or number of the column of a table. The other options are as in `translate`.
-        Raises DataError if the file is missing, damaged, or in no format that is known.
+        Raises DataError if the file is missing, damaged, or in no format that is known. Raises UsageError if `target`
+        has the ending of another format.
         """
         source, target = Path(source), Path(target)
+        check_kind_of_output(source, target)
+        column = None if column is None else str(column)
         with reading_errors(source):
             content = source.read_bytes()
         languages = self.directions.find(from_, to).languages

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from threading import Thread
 from typing import Any
@@ -76,6 +77,24 @@ def test_threads_for_batches_leave_other_threads_their_number_of_threads() -> No
     try:
         Batches(CPU).map(work, list(range(10)), [1] * 10, config=decoding(beam=1, batch_tokens=10), empty=-1)
         assert seen == [2, 2]
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_threads_that_share_a_translator_keep_their_number_of_threads() -> None:
+    seen: list[int] = []
+    config = decoding(beam=1, batch_tokens=1)
+
+    def call() -> None:
+        Batches(CPU).map(list, [1, 2], [1, 1], config=config, empty=0)
+        seen.append(torch.get_num_threads())
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with ThreadPoolExecutor(20) as callers:
+            wait([callers.submit(call) for _ in range(20)])
+        assert seen == [2] * 20
     finally:
         torch.set_num_threads(before)
 

@@ -8,7 +8,7 @@ import pytest
 
 from nmt_cli.api import Translator
 from nmt_cli.recipe.schema import TrainedLines
-from nmt_cli.tokenization.casing import as_sentence, casing_of, in_capitals
+from nmt_cli.tokenization.casing import as_sentence, capitalised, casing_of, in_capitals
 from nmt_cli.tokenization.pieces import Link
 from tests.decoding.trained import TEST
 
@@ -70,4 +70,19 @@ def test_capitals_are_those_of_the_language_and_move_links() -> None:
         [Link(0, 3, 0, 7), Link(4, 7, 8, 11)],
     )
     assert in_capitals("iki kız", [], [], "tr")[0] == "İKİ KIZ"
+    assert in_capitals("τελευταία νέα", [], [], "el")[0] == "ΤΕΛΕΥΤΑΙΑ ΝΕΑ"
     assert in_capitals("sieh {name} an", [], [(5, 11)], "de")[0] == "SIEH {name} AN"
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "expected"),
+    [
+        ("iyi", "tr", "İyi"),
+        ("ijs", "nl", "IJs"),
+        ("სადგური", "ka", "სადგური"),
+        ("eBay", "de", "eBay"),
+        ("éa", "fr", "Éa"),
+    ],
+)
+def test_the_first_letter_of_a_sentence_is_that_of_the_language(text: str, language: str, expected: str) -> None:
+    assert capitalised(text, language) == expected

@@ -38,7 +38,7 @@ DETAILS = Details(piece_log_probs=False, alignment=False)
 
 
 def opened(model: Path, *, engine: str = "ctranslate2", precision: str = "fp32") -> Engine:
-    return open_engine([model], engine=engine, device="cpu", precision=precision, overrides={})
+    return open_engine([model], engine=engine, device="cpu", precision=precision)
 
 
 def translated(model: Path) -> str:

@@ -1,4 +1,4 @@
-"""Both engines: the same options and translations, which of them `auto` takes, and what each refuses."""
+"""Both engines: the same options and translations, and what each refuses."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from nmt_cli.api import Translator
 from nmt_cli.artifacts.model_directory import load_model, save_model
 from nmt_cli.artifacts.weights import weights_of
 from nmt_cli.decoding import engine as engine_module
-from nmt_cli.decoding.engine import open_engine
 from nmt_cli.decoding.translation import Translation
 from nmt_cli.devices import cpu_multiplies_bf16
 from nmt_cli.errors import DeviceError, ModelError, UsageError
 from nmt_cli.model import cpu_linear
-from nmt_cli.model.cpu_linear import QuantizedLinear, can_pack, can_quantize
+from nmt_cli.model.cpu_linear import QuantizedLinear, can_quantize
 from tests.artifacts.builders import save_tiny, tiny_recipe
 from tests.decoding.trained import TEST
 
@@ -193,9 +192,8 @@ def test_int8_of_torch_is_for_cpus_that_have_it(trained: Path, monkeypatch: pyte
         Translator.from_pretrained(trained, precision="int8")
     assert problem.value.setting == "precision"
     monkeypatch.setattr(engine_module, "choose_device", lambda name: torch.device(name))
-    for engine in ("torch", "auto"):
-        with pytest.raises(UsageError, match="int8 is for CPUs"):
-            Translator.from_pretrained(trained, engine=engine, precision="int8", device="cuda")
+    with pytest.raises(UsageError, match="int8 is for CPUs"):
+        Translator.from_pretrained(trained, precision="int8", device="cuda")
 
 
 def test_a_model_too_small_for_int8_says_what_it_is_computed_in(trained: Path) -> None:
@@ -218,7 +216,7 @@ def test_int8_with_several_models_and_with_a_window(
         assert one.text == other.text
         assert one.score == pytest.approx(other.score, abs=1e-5)
     save_tiny(tmp_path / "window", spm_folder=tmp_path, recipe=tiny_recipe(model={"encoder_window": 5}))
-    windowed = Translator.from_pretrained(tmp_path / "window", engine="auto", device="cpu", precision="int8")
+    windowed = Translator.from_pretrained(tmp_path / "window", device="cpu", precision="int8")
     assert (windowed.engine, windowed.precision) == ("torch", "int8")
     assert windowed.translate(LINES[:1])[0].text
 
@@ -237,50 +235,7 @@ def test_without_the_package_the_line_to_install_it_is_told(trained: Path, monke
     with pytest.raises(UsageError, match="the package ctranslate2 is not installed") as error:
         Translator.from_pretrained(trained, engine="ctranslate2")
     assert error.value.hint == 'pip install "nmt-cli[export]", or pip install ctranslate2'
-    assert Translator.from_pretrained(trained, engine="auto", device="cpu").translate(LINES[:1])[0].text
-
-
-def test_auto_is_the_faster_engine(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def engine(*paths: Path, **options: str) -> str:
-        return Translator.from_pretrained(paths, engine="auto", device="cpu", **options).engine
-
-    pytest.importorskip("ctranslate2")
-    assert can_pack(torch.float32)
-    assert engine(trained) == "torch"
-    assert engine(trained, precision="fp32") == "torch"
-    assert engine(trained, precision="bf16") == "torch"
-    assert engine(trained, precision="int8") == "ctranslate2"
-    # As on a CPU for which torch has no oneDNN.
-    monkeypatch.setattr(cpu_linear, "can_pack", lambda dtype: False)
-    assert engine(trained) == "ctranslate2"
-    assert engine(trained, precision="bf16") == "torch"
-    assert engine(trained, trained) == "torch"
-    save_tiny(tmp_path / "window", spm_folder=tmp_path, recipe=tiny_recipe(model={"encoder_window": 5}))
-    assert engine(tmp_path / "window") == "torch"
-    narrow = {"positions": "rotary", "d_k": 4, "d_v": 8}
-    save_tiny(tmp_path / "narrow", spm_folder=tmp_path, recipe=tiny_recipe(model=narrow))
-    # As on a CPU with exact int8; the model is too small for it.
-    monkeypatch.setattr(cpu_linear, "can_quantize", lambda: True)
-    assert engine(tmp_path / "narrow", precision="int8") == "torch"
-    save_tiny(tmp_path / "least", spm_folder=tmp_path, recipe=tiny_recipe(decoding={"min_tokens": 3}))
-    assert engine(tmp_path / "least") == "torch"
-
-
-@pytest.mark.parametrize(
-    ("overrides", "engine"),
-    [
-        ({"beam": 4, "min_tokens": None}, "ctranslate2"),
-        ({"beam": 4, "min_tokens": 3}, "torch"),
-        ({"beam": 1, "min_tokens": 3}, "ctranslate2"),
-        ({"samples": 2}, "torch"),
-    ],
-)
-def test_auto_takes_an_engine_that_does_what_is_asked(
-    trained: Path, overrides: dict[str, object], engine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("ctranslate2")
-    monkeypatch.setattr(cpu_linear, "can_pack", lambda dtype: False)
-    assert open_engine([trained], engine="auto", device="cpu", precision="auto", overrides=overrides).name == engine
+    assert Translator.from_pretrained(trained, device="cpu").translate(LINES[:1])[0].text
 
 
 def test_models_of_different_vocabularies_do_not_translate_together(tmp_path: Path, trained: Path) -> None:

@@ -151,7 +151,7 @@ def test_gpus_are_taken_in_turn_where_the_choice_is_free(folder: Path, monkeypat
     assert chosen("cuda:1", 2) == ["cuda:1", "cuda:1"]
     assert chosen("cpu", None) == ["cpu"]
     assert chosen("auto", None, engine="ctranslate2") == ["auto"]
-    assert chosen("auto", 2, engine="auto", precision="int8") == ["auto", "auto"]
+    assert chosen("auto", 2, precision="int8") == ["auto", "auto"]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert chosen("auto", None) == ["auto"]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

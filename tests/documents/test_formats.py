@@ -22,7 +22,7 @@ from lxml import etree
 from nmt_cli.api import Translator
 from nmt_cli.documents.formats import COMMAND_LINE_LIMITS, Limits, read_document
 from nmt_cli.documents.marked_text import MarkedText
-from nmt_cli.errors import DataError
+from nmt_cli.errors import DataError, UsageError
 from nmt_cli.recipe.schema import LanguagePair
 from tests.decoding.trained import TEST
 from tests.forks import Forked, run_forked
@@ -327,6 +327,15 @@ msgstr "fertig"
 """
 
 
+def test_files_of_python_have_columns_by_number_and_keep_their_kind(tmp_path: Path, translator: Translator) -> None:
+    (tmp_path / "a.csv").write_text(f"1,{SENTENCES[0]}\n")
+    translator.translate_file(tmp_path / "a.csv", tmp_path / "b.csv", column=2)
+    (translation,) = translator.translate(SENTENCES[:1])
+    assert (tmp_path / "b.csv").read_text() == f"1,{translation.text}\n"
+    with pytest.raises(UsageError, match=r"into another \.csv file"):
+        translator.translate_file(tmp_path / "a.csv", tmp_path / "b.docx")
+
+
 def test_the_messages_of_a_program_are_filled_in(tmp_path: Path, translator: Translator) -> None:
     (tmp_path / "my.pot").write_text(PO.format(*SENTENCES))
     translator.translate_file(tmp_path / "my.pot", tmp_path / "de.po")
@@ -567,7 +576,7 @@ def test_the_command_takes_a_file_by_its_ending(tmp_path: Path, model: Path) -> 
         ("table.csv", "--errors", "replace"): "fix:   leave --errors out, or give lines of text with -i",
         ("missing.html",): "fix:   check the path",
         ("in/old.html",): f"fix:   if it is Windows-1252: {iconv} in/old.html > in/utf8-old.html",
-        ("table.csv", "-o", "table.docx"): "fix:   -o translated.csv",
+        ("table.csv", "-o", "table.docx"): "fix:   write it to translated.csv",
         ("-i", "table.csv"): "fix:   give it as a document, with its ending: nmt decode table.csv -o NEW",
         ("page.txt",): "fix:   give it as a document, with its ending: nmt decode FILE -o NEW",
         ("-i", "lines.txt", "--column", "1"): "fix:   give a CSV or TSV file without -i: nmt decode FILE --column NAME",

@@ -102,6 +102,9 @@ def test_what_is_given_or_found_wrongly_is_refused(tmp_path: Path) -> None:
     write_m2m100(tmp_path / "m2m")
     with pytest.raises(UsageError, match="m2m has its 100 languages in its vocabulary"):
         imported(tmp_path / "m2m", tmp_path / "model", LanguagePair(source="en", target="de"))
+    (tmp_path / "m2m" / "sentencepiece.bpe.model").rename(tmp_path / "m2m" / "away")
+    with pytest.raises(ModelError, match=r"no sentencepiece\.bpe\.model"):
+        imported(tmp_path / "m2m", tmp_path / "model")
     edit_json(tmp_path / "m2m" / "config.json", model_type="nllb-moe")
     with pytest.raises(ModelError, match="is a Hugging Face model of type 'nllb-moe', and nmt import reads") as caught:
         imported(tmp_path / "m2m", tmp_path / "other")

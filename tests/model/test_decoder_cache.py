@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from nmt_cli.model import decoder_cache
-from nmt_cli.model.decoder_cache import SentenceSelection
 from nmt_cli.model.packing import pack
 from nmt_cli.model.transformer import Transformer
 from tests.reference.models import BOS, CPU, EOS, random_model, tiny_config
@@ -119,13 +118,3 @@ def test_slots_that_no_open_hypothesis_has_are_given_up(model: Transformer) -> N
             rows = walk(model, [rows[row] for row in chosen], cache, steps=1)
     # One slot for each of ten pieces, and those of the last steps, since slots are given up only now and then.
     assert cache.num_slots < 1 + 4 * 10 if cache.shape_multiple == 1 else cache.num_slots <= 10 + 2 * 4
-
-
-@pytest.mark.parametrize("sentences", [[0, 1, 2, 3, 4, 5, 6, 7], [0, 9, 2, 3, 4, 8, 6, 7], [0, 9, 2], []])
-def test_sentences_kept_are_those_asked_for_and_hold_little_more_memory(sentences: list[int]) -> None:
-    numbers = torch.tensor(sentences, dtype=torch.long)
-    x = torch.randn(10, 2, 3)
-    expected = x[numbers]
-    kept = SentenceSelection(numbers).take(x)
-    assert torch.equal(kept, expected)
-    assert 3 * kept.untyped_storage().nbytes() <= 4 * kept.nbytes

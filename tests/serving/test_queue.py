@@ -78,19 +78,17 @@ async def test_sentences_of_several_directions_share_a_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("max_tokens", "min_wide_tokens", "lengths", "batches"),
+    ("max_tokens", "lengths", "batches"),
     [
         # 50 a beam of 2: the oldest and the nearest in length; a fifth, of 12, would make 60.
-        pytest.param(100, 0, (10, 40, 11, 9, 12, 3, 10), [[10, 10, 11, 9], [40], [12, 3]], id="nearest in length"),
-        pytest.param(1000, 16, (15, 16, 3, 40, 15), [[15, 15, 3], [16, 40]], id="not searched together"),
-        pytest.param(10, 0, (500, 500), [[500], [500]], id="longer than the budget"),
+        pytest.param(100, (10, 40, 11, 9, 12, 3, 10), [[10, 10, 11, 9], [40], [12, 3]], id="nearest in length"),
+        pytest.param(10, (500, 500), [[500], [500]], id="longer than the budget"),
     ],
 )
 async def test_a_batch_has_the_oldest_and_its_like_within_the_budget(
-    max_tokens: int, min_wide_tokens: int, lengths: Sequence[int], batches: list[list[int]]
+    max_tokens: int, lengths: Sequence[int], batches: list[list[int]]
 ) -> None:
     queue = batch_queue(max_tokens=max_tokens)
-    queue.min_wide_tokens = min_wide_tokens
     queue.submit([sentence(tokens) for tokens in lengths])
     assert tokens_of(await take(queue, len(batches))) == batches
 
@@ -130,13 +128,11 @@ async def test_few_clients_are_not_waited_for_once_all_are_back(number: int) -> 
         (1000, [5] * 8, [[5] * 4, [5] * 4]),
         (1000, [5], [[5]]),
         (1000, [5] * 33, [[5] * 17, [5] * 16]),
-        pytest.param(1000, [15] * 4 + [40] * 12, [[15] * 4, [40] * 12], id="two kinds"),
         pytest.param(80, [5] * 20, [[5] * 8, [5] * 8], id="more than two batches"),
     ],
 )
 async def test_free_workers_share_all_that_waits(max_tokens: int, lengths: list[int], shares: list[list[int]]) -> None:
     queue = batch_queue(max_tokens=max_tokens)
-    queue.min_wide_tokens = 16
     taking = [asyncio.ensure_future(queue.take()) for _ in range(2)]
     await asyncio.sleep(0)
     queue.submit([sentence(tokens) for tokens in lengths])

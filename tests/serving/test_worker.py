@@ -55,7 +55,6 @@ def engine(request: pytest.FixtureRequest) -> EngineSettings:
 def test_either_engine_answers_as_decode_does(models: dict[str, Path], engine: EngineSettings) -> None:
     lines = ["the old sea", "a small house stands"]
     model = WorkerModel(models["en-de"], engine)
-    assert model.min_wide_tokens == 0
     translator = Translator.from_pretrained(models["en-de"], engine=engine.name, device="cpu", precision="fp32")
     expected = translator.translate(lines, nbest=2, length_penalty=0.6, stop_loops=True)
     found = model.answer([*map(asked, lines)], TWO_BEST)
@@ -67,11 +66,6 @@ def test_either_engine_answers_as_decode_does(models: dict[str, Path], engine: E
     loaded = model_directory.load_model(models["en-de"], device=device, dtype=torch.float32)
     again = attention_between_words(loaded, "the sea", "das Meer", direction=EN_DE, device=device).as_json()
     assert np.allclose(attended["weights"], again["weights"], atol=2e-3)  # of numbers rounded to three places
-
-
-def test_short_sentences_are_kept_apart_for_ctranslate2_in_int8(models: dict[str, Path]) -> None:
-    pytest.importorskip("ctranslate2")
-    assert WorkerModel(models["en-de"], replace(CTRANSLATE2, precision="int8")).min_wide_tokens == 16
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ class FakeWorker(WorkerProcess):
         worker = cls()
         if cls.prepare is not None:
             await cls.prepare(worker, model)
-        worker.digest, worker.min_wide_tokens = model_digest(model), 16
+        worker.digest = model_digest(model)
         return worker
 
     async def ask(
@@ -152,7 +152,6 @@ async def test_a_sentence_that_loses_two_workers_is_refused(
 ) -> None:
     fake.sayings += [wrong, wrong]
     async with serving(models["en-de"]) as model:
-        assert model.queue.min_wide_tokens == 16
         with pytest.raises(RequestError, match="the model died twice on this sentence") as error:
             await asyncio.wait_for(submit(model, "secret"), 60)
         assert (error.value.status, error.value.code, error.value.retry_after_seconds) == (503, "failed", 1)

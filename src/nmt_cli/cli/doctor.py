@@ -112,7 +112,7 @@ def _slow_gpu(machine: dict[str, Any]) -> Iterator[Finding]:
 def _slow_cpu(machine: dict[str, Any]) -> Iterator[Finding]:
     if not machine["torch"]["gpus"] and not machine["extras"]["export"]["installed"]:
         install = machine["extras"]["export"]["install"]
-        yield Finding("slow", "CTranslate2 is not installed: --engine auto would take it for int8", install)
+        yield Finding("slow", "CTranslate2 is not installed: it is mostly the faster engine for int8", install)
 
 
 def _machine_facts(machine: dict[str, Any]) -> Iterator[tuple[str, str]]:

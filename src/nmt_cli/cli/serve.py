@@ -34,7 +34,7 @@ def serve(
         Path | None, typer.Option(metavar="PATH", help="Unix socket to listen on instead, for a proxy.")
     ] = None,
     engine: Annotated[
-        str, typer.Option(metavar="torch|ctranslate2|auto", help="ctranslate2 is an extra that is fast on CPUs.")
+        str, typer.Option(metavar="torch|ctranslate2", help="ctranslate2 is an extra that is fast on CPUs.")
     ] = "torch",
     device: Annotated[str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="auto: a GPU if there is one.")] = "auto",
     precision: Annotated[

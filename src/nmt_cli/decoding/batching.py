@@ -9,7 +9,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import partial
 from heapq import heapreplace
 from itertools import chain
-from threading import Barrier
+from threading import Barrier, Lock
 from typing import TypeVar
 
 import torch
@@ -31,6 +31,8 @@ _STEP_COST = 24
 _GROWTH = 1 / 64
 # Smaller batches are taken if they need less than this share of the estimated time of the largest batches.
 _MAX_TIME_RATIO = 0.95
+# While it is held, torch's number of threads may not be the process's own.
+_SETTING_THREADS = Lock()
 
 
 class Batches:
@@ -55,7 +57,8 @@ class Batches:
         parallel operations, whose threads wait for each other.
         """
         self._max_tokens_that_fit *= 1 + _GROWTH
-        threads = torch.get_num_threads() if self._device.type == "cpu" else 1
+        with _SETTING_THREADS:
+            threads = torch.get_num_threads() if self._device.type == "cpu" else 1
         # Each source sentence has several hypotheses.
         max_tokens = config.batch_tokens // config.num_candidates
         batches = plan_for_workers(lengths, max_tokens=max_tokens, workers=threads, step_cost=_STEP_COST)
@@ -67,10 +70,11 @@ class Batches:
             all_threads = Barrier(workers + 1)
             pool = ThreadPoolExecutor(workers, initializer=_begin_thread, initargs=(threads // workers, all_threads))
             try:
-                futures = [pool.submit(run, batch) for batch in batches]
-                all_threads.wait()
-                torch.set_num_threads(threads)  # what torch gives to threads that use it for the first time
-                all_threads.wait()
+                with _SETTING_THREADS:
+                    futures = [pool.submit(run, batch) for batch in batches]
+                    all_threads.wait()
+                    torch.set_num_threads(threads)  # what torch gives to threads that use it for the first time
+                    all_threads.wait()
                 wait(futures, return_when=FIRST_EXCEPTION)
             except BaseException:  # a thread cannot be started, or Ctrl-C: the others wait no more
                 all_threads.abort()

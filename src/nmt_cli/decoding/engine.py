@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-import torch
-
-from nmt_cli.artifacts.directory_kinds import check_is_model
-from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.decoding.ctranslate2.engine import CTranslate2Engine
-from nmt_cli.decoding.ctranslate2.model import unsupported_error, unsupported_setting
 from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
-from nmt_cli.decoding.settings import with_overrides
 from nmt_cli.decoding.torch_engine import TorchEngine
 from nmt_cli.devices import choose_device, choose_precision, parse_precision
 from nmt_cli.errors import DeviceError, UsageError
@@ -23,7 +16,7 @@ from nmt_cli.recipe.directions import Directions
 from nmt_cli.recipe.schema import DecodingConfig, TrainedLines
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
-_CHOICES = {"engine": ("torch", "ctranslate2", "auto"), "precision": ("auto", "fp32", "bf16", "int8")}
+_CHOICES = {"engine": ("torch", "ctranslate2"), "precision": ("auto", "fp32", "bf16", "int8")}
 
 
 class Engine(Protocol):
@@ -43,9 +36,6 @@ class Engine(Protocol):
     max_positions: int
     # The source lines in training; None if they are not known.
     trained_lines: TrainedLines | None
-    # The server never batches shorter sources (tokens with EOS) with longer ones: in int8 they are rounded differently.
-    # 0: all may be batched together.
-    min_wide_tokens: int
 
     def search(
         self, sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int, details: Details
@@ -61,47 +51,22 @@ class Engine(Protocol):
         """The hypotheses of each source with their alignments."""
 
 
-def open_engine(
-    directories: Sequence[Path], *, engine: str, device: str, precision: str, overrides: Mapping[str, object]
-) -> Engine:
-    """The engine `engine` (torch, ctranslate2, auto) with the models of `directories`.
+def open_engine(directories: Sequence[Path], *, engine: str, device: str, precision: str) -> Engine:
+    """The engine `engine` (torch or ctranslate2) with the models of `directories`.
 
-    `overrides` are settings that are already known: `auto` chooses an engine that supports them. `device` is auto, cpu,
-    cuda or cuda:N; `precision` auto, fp32, bf16 (torch) or int8 (on a CPU). Raises UsageError if they do not go
-    together, or a package is missing. Raises ModelError if a directory is no model, is damaged, or does not suit the
-    engine. Raises DeviceError if there is no such device, or it has no int8.
+    `device` is auto, cpu, cuda or cuda:N; `precision` auto, fp32, bf16 (torch) or int8 (on a CPU). Raises UsageError if
+    they do not go together, or a package is missing. Raises ModelError if a directory is no model, is damaged, or does
+    not suit the engine. Raises DeviceError if there is no such device, or it has no int8.
     """
     for setting, name in (("engine", engine), ("precision", precision)):
         if name not in _CHOICES[setting]:
             hint = f"take one of: {', '.join(_CHOICES[setting])}"
             raise UsageError(f"there is no {setting} called {name!r}", setting=setting, hint=hint)
-    if precision == "int8" and engine != "ctranslate2" and device != "auto" and choose_device(device).type != "cpu":
+    if precision == "int8" and engine == "torch" and device != "auto" and choose_device(device).type != "cpu":
         raise UsageError("int8 is for CPUs", setting="precision", hint="take `precision: bf16`, or add `device: cpu`")
-    if engine == "auto" and _prefers_ctranslate2(directories, device=device, precision=precision, overrides=overrides):
-        engine = "ctranslate2"
     if engine == "ctranslate2":
         return _open_ctranslate2(directories, device=device, precision=precision)
     return _open_torch(directories, device=device, precision=precision)
-
-
-def _prefers_ctranslate2(
-    directories: Sequence[Path], *, device: str, precision: str, overrides: Mapping[str, object]
-) -> bool:
-    """Whether `auto` takes CTranslate2: it is faster for these models, and supports the settings.
-
-    It is faster in int8. In float32 torch is at least as fast with many sentences, unless it cannot pack matrices for
-    the CPU (docs/design/cpu-search.md#engines).
-    """
-    if precision not in ("auto", "fp32", "int8"):
-        return False
-    if precision != "int8" and (choose_device(device).type != "cpu" or cpu_linear.can_pack(torch.float32)):
-        return False
-    if len(directories) > 1 or find_spec("ctranslate2") is None:
-        return False
-    check_is_model(directories[0])
-    recipe = load_saved_config(directories[0]).recipe
-    config = with_overrides(recipe.decoding, overrides)
-    return unsupported_error(recipe.model) is None and unsupported_setting(config) is None
 
 
 def _open_torch(directories: Sequence[Path], *, device: str, precision: str) -> Engine:

@@ -81,9 +81,7 @@ class TranslationJob:
                 torch.cuda.set_device(index)  # otherwise tensors without a device would take memory of the first GPU
         if self.threads is not None:
             torch.set_num_threads(self.threads)
-        engine = open_engine(
-            self.models, engine=self.engine, device=self.device, precision=self.precision, overrides=self.overrides
-        )
+        engine = open_engine(self.models, engine=self.engine, device=self.device, precision=self.precision)
         if self.log_level is not None:
             console.PACKAGE_LOGGER.setLevel(self.log_level)
         collect_garbage_rarely()

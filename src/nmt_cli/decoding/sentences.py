@@ -13,7 +13,7 @@ from nmt_cli.decoding.terms import Occurrence, missing_terms
 from nmt_cli.decoding.translation import LineSentence, Translation
 from nmt_cli.documents.kept_text import WithoutKept, links_to_copies
 from nmt_cli.recipe.schema import DecodingConfig
-from nmt_cli.tokenization.casing import in_capitals
+from nmt_cli.tokenization.casing import capitalised, in_capitals
 from nmt_cli.tokenization.pieces import word_alignment, word_log_probs
 
 
@@ -113,12 +113,17 @@ class SentenceTranslator:
 
 
 def _terms_to_translate(sentence: LineSentence) -> list[Occurrence]:
-    """The terms in a sentence outside of its kept ranges."""
+    """The terms in a sentence outside of its kept ranges; a translation may begin with a capital letter."""
     if sentence.terms is None:
         return []
     find = sentence.terms.find if sentence.casing is None else sentence.terms.find_without_case
     found = find(sentence.text)
-    return [one for one in found if not any(start < one.end and one.start < end for start, end in sentence.kept)]
+    free = [one for one in found if not any(start < one.end and one.start < end for start, end in sentence.kept)]
+    capitals = [[capitalised(form, sentence.languages.target) for form in one.targets] for one in free]
+    return [
+        replace(one, targets=tuple(dict.fromkeys([*one.targets, *forms])))
+        for one, forms in zip(free, capitals, strict=True)
+    ]
 
 
 def _put_back(without: WithoutKept, translation: Translation) -> Translation:

@@ -92,7 +92,7 @@ class TermList:
         """The terms in a text, in order. If terms overlap, the longest counts.
 
         A term is whole words, or characters of a script without spaces. It stands as it is in the list, or with a
-        capital letter at the beginning of a sentence; there its translation may have one, too.
+        capital letter at the beginning of a sentence.
         """
         units = list(units_of(text))
         taken: set[int] = set()
@@ -102,10 +102,7 @@ class TermList:
             if taken.isdisjoint(place):
                 taken.update(place)
                 first, last = units[place.start], units[place.stop - 1]
-                targets = self._targets[term]
-                if term[0] != first.text:
-                    targets = tuple(dict.fromkeys([*targets, *map(_capitalised, targets)]))
-                occurrences.append(Occurrence(first.start, last.end, term, targets))
+                occurrences.append(Occurrence(first.start, last.end, term, self._targets[term]))
         return sorted(occurrences, key=lambda occurrence: occurrence.start)
 
     def _matches(self, text: str, units: Sequence[TermUnit]) -> dict[range, UnitTexts]:
@@ -237,11 +234,6 @@ def _places(texts: Sequence[str], form: Sequence[str]) -> Iterator[range]:
             yield range(start, start + len(form))
 
 
-def _capitalised(target: str) -> str:
-    """A target for the beginning of a sentence; eBay stays as it is."""
-    return target if target[1:2].isupper() else target[0].upper() + target[1:]
-
-
 def _first_letters(text: str) -> set[int]:
     """Where the first words of the sentences of a text begin."""
     # Any language would do: it only matters for ordinals and "I.".
@@ -254,13 +246,18 @@ def _rows(text: str, *, is_csv: bool, name: str) -> Iterator[tuple[int, list[str
     if not is_csv:
         yield from ((number, line.split("\t")) for number, line in enumerate(text.split("\n"), 1) if line.strip())
         return
-    first = next(iter(text.lstrip()[:10_000].splitlines()), "")
-    delimiter = next(
-        (one for one in ",;\t" if len(next(csv.reader([first], delimiter=one))) in _NUMBERS_OF_COLUMNS), ","
-    )
+    delimiter = max(",;\t", key=lambda one: _num_rows_of_terms(text, one))
     reader = csv.reader(io.StringIO(text), delimiter=delimiter, strict=True)
     try:
         yield from ((reader.line_num, row) for row in reader if any(cell.strip() for cell in row))
     except csv.Error as error:
         message = f"line {reader.line_num} is no line of CSV: {error}"
         raise DataError(message, where=f"{name}:{reader.line_num}", hint="mend its quotes") from None
+
+
+def _num_rows_of_terms(text: str, delimiter: str) -> int:
+    """How many lines of a CSV file have the columns of a term if this is between them."""
+    try:
+        return sum(len(row) in _NUMBERS_OF_COLUMNS for row in csv.reader(io.StringIO(text), delimiter=delimiter))
+    except csv.Error:
+        return 0

@@ -35,7 +35,6 @@ class TorchEngine:
     """One model, or several whose probabilities are averaged, in float32, bf16 or, on a CPU, 8-bit integers."""
 
     name = "torch"
-    min_wide_tokens = 0
 
     def __init__(self, loaded: Sequence[LoadedModel], *, device: torch.device, precision: TorchPrecision) -> None:
         """The first model gives the settings; all have the same vocabularies, and are on `device`."""

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+from shlex import quote
 from typing import TypeAlias
 
 from nmt_cli.decompression import DECOMPRESSION_ERRORS
@@ -26,7 +27,7 @@ from nmt_cli.documents.parts import Part, blocks_of, render_parts
 from nmt_cli.documents.po import po_parts
 from nmt_cli.documents.subtitles import subtitle_parts
 from nmt_cli.documents.tables import table_parts
-from nmt_cli.errors import DataError
+from nmt_cli.errors import DataError, UsageError
 from nmt_cli.recipe.schema import LanguagePair
 
 # As zipfile tells it: RuntimeError of a password or an unknown compression, ValueError of a wrong place in the file,
@@ -171,6 +172,17 @@ def is_binary(name: str) -> bool:
     return ending_of(name) in _ARCHIVES
 
 
+def check_kind_of_output(source: Path, output: Path) -> None:
+    """Raise UsageError if a document would be written under the name of another kind: a .docx holds no .html."""
+    ending = ending_of(source.name)
+    if (is_binary(source.name) or is_binary(output.name)) and ending_of(output.name) not in ("", ending):
+        message = (
+            f"{source.name} is translated into another {ending} file, and {output} is named as one of another kind"
+        )
+        hint = f"write it to {quote(str(source.with_name(f'translated{ending}')))}"
+        raise UsageError(message, where=str(output), hint=hint)
+
+
 def read_document(
     content: bytes, name: str, *, languages: LanguagePair, limits: Limits, column: str | None = None
 ) -> DocumentInBlocks:
@@ -187,7 +199,7 @@ def read_document(
         raise _too_large(f"it has {len(content):,} bytes, and {limits.max_bytes:,} are allowed", name=name)
     if column is not None and ending not in _DELIMITERS:
         message = f"{name} has no columns"
-        raise DataError(message, where="--column", hint="leave --column out: it is for .csv and .tsv files")
+        raise DataError(message, setting="column", hint="leave `column` out: it is for .csv and .tsv files")
     if ending in _ARCHIVES:
         return _read_archive(content, _ARCHIVES[ending], name=name, limits=limits)
     declaration = MARKUP_ENCODING if ending in _MARKUP else PO_ENCODING if ending in _PO else None

@@ -37,8 +37,8 @@ def table_parts(text: str, *, column: str | None, delimiter: str | None, name: s
         if column not in names:
             message = f"{name} has the columns {', '.join(names)}"
             near = nearest_word(column or "text", names) or names[0]
-            hint = f"say which one to translate: --column {quote(near)}"
-            raise DataError(message if column is None else f"{message}, and no {column}", where="--column", hint=hint)
+            hint = f"say which one to translate: `column: {quote(near)}`"
+            raise DataError(message if column is None else f"{message}, and no {column}", setting="column", hint=hint)
         index = names.index(column)
         if len(names) == 1:
             logger.info("%s: line 1 names the column and stays: %s", name, column)
@@ -46,7 +46,7 @@ def table_parts(text: str, *, column: str | None, delimiter: str | None, name: s
         index, num_columns = int(column or 0) - 1, max(map(len, rows))
         if not 0 <= index < num_columns:
             message = f"{name} has {num_columns} columns, and no number {column}"
-            raise DataError(message, where="--column", hint="count columns from 1: --column 1")
+            raise DataError(message, setting="column", hint="count columns from 1: `column: 1`")
     wider = [row for row in rows if len(row) > len(rows[0])]
     if wider:
         line = text.count("\n", 0, wider[0][0][0]) + 1

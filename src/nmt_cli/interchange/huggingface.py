@@ -81,6 +81,9 @@ def read_huggingface(directory: Path) -> MarianModel:
     # Older versions of transformers write an object.
     unknown_piece = str(unknown.get("content") if isinstance(unknown, dict) else unknown)
     if is_m2m100:
+        if not (directory / _M2M100_SPM).exists():  # transformers 5 saves NLLB without it
+            hint = f"copy {_M2M100_SPM} from the model that it was fine-tuned from"
+            raise ModelError(f"there is no {_M2M100_SPM}", where=str(directory), hint=hint)
         spms = [_read_bytes(directory / _M2M100_SPM)] * 2
         source, symbols = _m2m100_vocabulary(
             directory, tokenizer, spms[0], num_rows=settings.vocab_size, is_nllb=kind == "nllb"

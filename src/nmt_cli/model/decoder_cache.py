@@ -26,7 +26,6 @@ from nmt_cli.model.packing import Packed, round_up, to_rectangle
 
 _GROWTH_STEPS = 8  # steps by which memory grows if shapes need no multiple; unused slots are dropped at the same time
 _SHAPE_MULTIPLE = 8  # slots and source tokens are seen in multiples of this if a new shape costs time
-_MIN_SHARE_IN_USE = 3 / 4  # rows that use a smaller share of their memory are copied
 
 
 class Slots(NamedTuple):
@@ -48,24 +47,6 @@ class CacheStep(NamedTuple):
     position: Tensor
     slots: Slots
     slot_bias: Tensor | None
-
-
-class SentenceSelection:
-    """The sentences of a batch that stay; a sentence that keeps its index is rarely copied."""
-
-    def __init__(self, sentences: Tensor) -> None:
-        """`sentences` [B'] in their new order. The host waits for the device."""
-        moved = [index for index, sentence in enumerate(sentences.tolist()) if index != sentence]
-        self._num_sentences = len(sentences)
-        self._moved = torch.tensor(moved, dtype=torch.long, device=sentences.device)
-        self._moved_from = sentences[self._moved]
-
-    def take(self, x: Tensor) -> Tensor:
-        """The rows [B', ...] of the selected sentences. Overwrites x [B, ...], and mostly returns a view of it."""
-        if len(self._moved):
-            x.index_copy_(0, self._moved, x.index_select(0, self._moved_from))
-        taken = x[: self._num_sentences]
-        return taken.clone() if _MIN_SHARE_IN_USE * x.untyped_storage().nbytes() > taken.nbytes else taken
 
 
 class LayerCache:
@@ -105,10 +86,11 @@ class LayerCache:
         q = module.q.forward(x).view(len(self.cross_keys), -1, module.heads, module.d_k).transpose(1, 2)
         return _attend(q, self.cross_keys, self.cross_values, bias=bias)
 
-    def select_sentences(self, selection: SentenceSelection) -> None:
-        """Keep only the selected sentences."""
-        self.cross_keys, self.cross_values = selection.take(self.cross_keys), selection.take(self.cross_values)
-        self._keys, self._values = selection.take(self._keys), selection.take(self._values)
+    def select_sentences(self, sentences: Tensor) -> None:
+        """Keep only `sentences` [B'], in this order."""
+        self.cross_keys = self.cross_keys.index_select(0, sentences)
+        self.cross_values = self.cross_values.index_select(0, sentences)
+        self._keys, self._values = self._keys.index_select(0, sentences), self._values.index_select(0, sentences)
 
     def select_slots(self, chosen: Tensor, *, capacity: int) -> None:
         """Keep only the chosen slots [B, N] of each sentence, in this order, with memory for `capacity` slots."""
@@ -178,11 +160,10 @@ class DecoderCache:
         if self.slot_bias is not None:
             self.slot_bias = self.slot_bias.flatten(0, 1).index_select(0, rows).view(remaining, width, -1)
         if sentences is not None:
-            selection = SentenceSelection(sentences)
             for layer in self.layers:
-                layer.select_sentences(selection)
+                layer.select_sentences(sentences)
             if self.source_bias is not None:
-                self.source_bias = selection.take(self.source_bias)
+                self.source_bias = self.source_bias.index_select(0, sentences)
 
     def _drop_dead_slots(self, width: int) -> None:
         """Drop slots that belong to no open hypothesis, if attention then sees fewer slots.

@@ -70,8 +70,6 @@ class BatchQueue:
     ) -> None:
         self.name = name
         self.max_tokens = max_tokens  # a reloaded model may change it
-        # Sentences with fewer tokens are not batched with others. 0: no such limit.
-        self.min_wide_tokens = 0
         self._max_wait = max_wait_seconds
         self._max_sentences = max_sentences
         self._metrics = metrics
@@ -184,14 +182,12 @@ class BatchQueue:
         if _goes_alone(first):
             return [first]
         max_padded_tokens = self._max_padded_tokens(first.task)
-        is_short = first.tokens < self.min_wide_tokens
         compatible = [
             sentence
             for sentence in self._queue
             if sentence.task == first.task
             and bool(sentence.sentence.terms) == bool(first.sentence.terms)
             and sentence.num_losses == 0
-            and (sentence.tokens < self.min_wide_tokens) == is_short
         ]
         # Sorting is stable: among equally near sentences, the oldest comes first.
         compatible.sort(key=lambda sentence: (sentence is not first, abs(sentence.tokens - first.tokens)))

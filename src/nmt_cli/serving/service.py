@@ -213,7 +213,7 @@ class Service:
         try:
             document = read_document(content, name, languages=route.languages, limits=_DOCUMENT_LIMITS)
         except DataError as error:
-            if error.where != "--column":
+            if error.setting != "column":
                 raise
             hint = "send a table with only the column to translate"
             raise invalid_request_error(error.message, hint=hint, where="file") from None

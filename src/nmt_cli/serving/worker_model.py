@@ -100,7 +100,7 @@ class ModelJob:
     engine: EngineSettings
 
     def start(self) -> Callable[[Callable[[WorkerModel], Any]], Any]:
-        """Load the model. The server then sends `WorkerModel.describe` or `WorkerModel.answer`."""
+        """Load the model. The server then asks for its `digest`, and sends `WorkerModel.answer`."""
         console.configure_logging(quiet=True)
         configure_server_log()
         logging.getLogger("nmt_cli.decoding").setLevel(logging.ERROR)
@@ -119,12 +119,9 @@ class WorkerModel:
         from nmt_cli.decoding.translator import LineTranslator
 
         torch.set_num_threads(engine.threads)
-        self._engine = open_engine(
-            [directory], engine=engine.name, device=engine.device, precision=engine.precision, overrides={}
-        )
+        self._engine = open_engine([directory], engine=engine.name, device=engine.device, precision=engine.precision)
         self._translator = LineTranslator(self._engine)
         self._directory = directory
-        self.min_wide_tokens = self._engine.min_wide_tokens
         self._second_copy: LoadedModel | None = None
         # Computed after loading: if it equals the digest that the server read before, no other model was loaded.
         self.digest = model_digest(directory)
@@ -135,10 +132,6 @@ class WorkerModel:
         except UsageError as error:
             raise UsageError(error.message, setting="engine", hint="take `engine: torch`") from None
         collect_garbage_rarely()
-
-    def describe(self) -> tuple[str, int]:
-        """The digest of the model and its `min_wide_tokens`."""
-        return self.digest, self.min_wide_tokens
 
     def answer(self, sentences: Sequence[AskedSentence], task: SentenceTask) -> list[dict[str, Any]]:
         """One answer for each sentence; no error names an option of nmt decode."""

@@ -87,7 +87,6 @@ class WorkerPool:
 
     async def replace_workers(self, model: Path, workers: Sequence[WorkerProcess]) -> None:
         """Replace the old workers by new ones at once. Returns when the old workers have finished their batches."""
-        self.queue.min_wide_tokens = workers[0].min_wide_tokens
         self._old_slots = self._slots
         self._slots = [_PoolSlot(self, model, worker) for worker in workers]
         await asyncio.gather(*(slot.retire() for slot in self._old_slots))

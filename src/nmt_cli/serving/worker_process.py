@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,8 +36,7 @@ class WorkerFailed(Exception):
 class WorkerProcess:
     """A worker process that answers one batch at a time.
 
-    `digest` is that of the model that it has loaded, and `exit_code` is done once it has ended. Sentences of fewer than
-    `min_wide_tokens` source tokens are best sent apart from others, because the worker does not search them together.
+    `digest` is that of the model that it has loaded, and `exit_code` is done once it has ended.
     """
 
     def __init__(self, model: Path, engine: EngineSettings) -> None:
@@ -47,16 +47,13 @@ class WorkerProcess:
         self.exit_code = asyncio.wrap_future(self._waiting_threads.submit(self._worker.wait))
         self._answer: Future[Any] | None = None
         self.digest = ""
-        self.min_wide_tokens = 0
 
     @classmethod
     async def start(cls, model: Path, engine: EngineSettings) -> WorkerProcess:
         """A worker that has loaded `model`; NmtError if it cannot, WorkerFailed if it dies or takes too long."""
         worker = cls(model, engine)
         try:
-            worker.digest, worker.min_wide_tokens = await worker._ask_model(
-                WorkerModel.describe, timeout_seconds=_LOADING_SECONDS
-            )
+            worker.digest = await worker._ask_model(attrgetter("digest"), timeout_seconds=_LOADING_SECONDS)
         except BaseException:
             await worker.close()
             raise

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Literal, NamedTuple
+from unicodedata import normalize
 
 from nmt_cli.languages import short_code
 from nmt_cli.recipe.schema import TrainedLines
@@ -17,8 +18,9 @@ Casing = Literal["capitals", "title"]
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 # A model that saw fewer such lines in training translates them badly.
 _MANY_LINES = 0.01
-# Fewer words with a capital, beyond the number of those without, may be names. A word in capitals may be an acronym.
-_FEWEST_TITLE_WORDS = 4
+# Fewer long words, or words with a capital beyond the number of those without, may be names.
+_FEWEST_LONG_WORDS, _FEWEST_TITLE_WORDS = 3, 4
+# A word in capitals may be an acronym.
 _LONGEST_ACRONYM = 5
 # With fewer letters that have case, such as those of NASA in Chinese text, nothing is known.
 _LEAST_CASED = 0.9
@@ -47,9 +49,10 @@ def casing_of(text: str, language: str) -> Casing | None:
         return "capitals" if len(words) > 1 or max(map(len, words), default=0) > _LONGEST_ACRONYM else None
     if short_code(language) in _NOUNS_WITH_CAPITALS:
         return None
-    capitalised = sum(word[0].isupper() for word in words)
-    is_title = all(word[0].isupper() for word in words if len(word) >= _LONGEST_SMALL_WORD or word is words[0])
-    return "title" if is_title and 2 * capitalised - len(words) >= _FEWEST_TITLE_WORDS else None
+    with_capital = sum(word[0].isupper() for word in words)
+    long_words = [word for word in words[1:] if len(word) >= _LONGEST_SMALL_WORD]
+    has_many = len(long_words) >= _FEWEST_LONG_WORDS or 2 * with_capital - len(words) >= _FEWEST_TITLE_WORDS
+    return "title" if has_many and all(word[0].isupper() for word in [words[0], *long_words]) else None
 
 
 def share_of_casing(lines: Sequence[str], language: str, casing: Casing) -> float:
@@ -74,14 +77,14 @@ def as_sentence(
         small = match[0].translate(_SMALL_DOTTED).lower() if short_code(language) in _DOTTED_I else match[0].lower()
         if len(small) != len(match[0]):
             return match[0]
-        capitalised = small[0].upper() + small[1:]
+        with_capital = capitalised(small, language)
         if is_first or (short_code(language) == "en" and re.match(r"i\b", small)):
             is_first = False
-            return capitalised
+            return with_capital
         # A tie is for small letters; a few nouns of other languages with capitals are in a joint vocabulary, too.
-        small_pieces, *others = map(len, tokenizer.encode([small, capitalised, match[0]]))
+        small_pieces, *others = map(len, tokenizer.encode([small, with_capital, match[0]]))
         gain = 1 if short_code(language) in _NOUNS_WITH_CAPITALS else 2
-        best = min(zip(others, [capitalised, match[0]], strict=True), key=lambda pair: pair[0])
+        best = min(zip(others, [with_capital, match[0]], strict=True), key=lambda pair: pair[0])
         return best[1] if best[0] + gain <= small_pieces else small
 
     for start, end in _others(text, kept):
@@ -89,18 +92,33 @@ def as_sentence(
     return CasedText(text, casing)
 
 
+def capitalised(text: str, language: str) -> str:
+    """A text at the beginning of a sentence; eBay stays as it is."""
+    if text[1:2].isupper():
+        return text
+    if short_code(language) == "nl" and text.startswith("ij"):
+        return f"IJ{text[2:]}"
+    first = text[0].translate(_LARGE_DOTTED) if short_code(language) in _DOTTED_I else text[0]
+    return first.title() + text[1:]
+
+
 def in_capitals(text: str, links: Sequence[Link], copies: Sequence[Range], language: str) -> tuple[str, list[Link]]:
     """A translation in capitals, with its links. `copies`, in order, stay as they are."""
     characters = list(text)
     for start, end in _others(text, copies):
         run = text[start:end].translate(_LARGE_DOTTED) if short_code(language) in _DOTTED_I else text[start:end]
-        characters[start:end] = map(str.upper, run)
+        characters[start:end] = map(_without_accent if short_code(language) == "el" else str.upper, run)
     # Some capitals are longer: SS for ß.
     places = [0, *accumulate(map(len, characters))]
     moved = [
         link._replace(target_start=places[link.target_start], target_end=places[link.target_end]) for link in links
     ]
     return "".join(characters), moved
+
+
+def _without_accent(letter: str) -> str:
+    """A Greek letter as a capital, which has no accent."""
+    return normalize("NFC", normalize("NFD", letter.upper()).replace("\u0301", ""))
 
 
 def _others(text: str, ranges: Sequence[Range]) -> list[Range]:

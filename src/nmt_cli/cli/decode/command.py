@@ -206,9 +206,7 @@ def decode(
     ] = None,
     engine: Annotated[
         str,
-        _computing_option(
-            metavar="torch|ctranslate2|auto", help="auto: ctranslate2 for int8, on some CPUs for fp32; else torch."
-        ),
+        _computing_option(metavar="torch|ctranslate2", help="ctranslate2 is an extra that is fast on CPUs."),
     ] = "torch",
     precision: Annotated[
         str,

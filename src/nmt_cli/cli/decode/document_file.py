@@ -42,7 +42,7 @@ def check_document(source: Path, *, output: Path, refused: Sequence[str]) -> Non
 
     DataError if there is no such file, before a model is looked for.
     """
-    from nmt_cli.documents.formats import ending_of, is_binary
+    from nmt_cli.documents.formats import check_kind_of_output, ending_of, is_binary
 
     with reading_errors(source), source.open("rb"):
         pass
@@ -54,11 +54,7 @@ def check_document(source: Path, *, output: Path, refused: Sequence[str]) -> Non
     if output == STANDARD and is_binary(source.name) and sys.stdout is not None and sys.stdout.isatty():
         message = f"a translated {ending} file is nothing to read on a terminal"
         raise UsageError(message, where="--output", hint=f"write it to a file: -o {named}")
-    if (is_binary(source.name) or is_binary(output.name)) and ending_of(output.name) not in ("", ending):
-        message = (
-            f"{source.name} is translated into another {ending} file, and {output} is named as one of another kind"
-        )
-        raise UsageError(message, where="--output", hint=f"-o {named}")
+    check_kind_of_output(source, output)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ class CTranslate2Engine:
         UsageError if CTranslate2 is not installed; ModelError if it does not support the model.
         """
         self.precision: str = precision
-        self.min_wide_tokens = _MIN_WIDE_TOKENS if precision == "int8" else 0
+        self._min_wide_tokens = _MIN_WIDE_TOKENS if precision == "int8" else 0
         ctranslate2 = import_ctranslate2()
         check_is_model(path)
         verify_files(path, hint=DAMAGED_HINT, names_to_hash=(CONFIG, "source.spm", "target.spm"))
@@ -194,11 +194,11 @@ class CTranslate2Engine:
         """Batches of sentences of similar length by their indices.
 
         `attended` are the numbers of pieces that attention has for columns, of one side or of both. In int8, a batch
-        has at least `min_wide_tokens` columns in all of its sentences or in none of them.
+        has at least `_min_wide_tokens` columns in all of its sentences or in none of them.
         """
         groups: dict[tuple[bool, ...], list[int]] = {}
         for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
-            is_wide = tuple(pieces + 1 >= self.min_wide_tokens for pieces in attended[index])  # EOS is a token
+            is_wide = tuple(pieces + 1 >= self._min_wide_tokens for pieces in attended[index])  # EOS is a token
             groups.setdefault(is_wide, []).append(index)
         max_tokens = min(config.batch_tokens, _MAX_TOKENS) // config.beam
         batches = []

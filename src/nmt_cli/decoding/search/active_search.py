@@ -5,7 +5,6 @@ Shapes: B sentences still searched, W open hypotheses per sentence, F finished o
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -23,9 +22,9 @@ from nmt_cli.recipe.schema import DecodingConfig
 
 STEPS_BETWEEN_CHECKS = {"cuda": 4}
 """Steps between checks for finished sentences: a check waits for a GPU, and costs nothing on a CPU."""
-# The number of sentences in a batch is a multiple of a sixteenth of the next power of two. A CPU prepares matrix
-# products for each new size, and dropping sentences copies the others.
-_SIZES_PER_POWER_OF_TWO = 16
+# Done sentences leave once they are this share of the batch: dropping them copies the others, and a CPU prepares matrix
+# products for each new size.
+_MIN_SHARE_DONE = 1 / 16
 
 
 class ActiveSearch(ABC):
@@ -85,11 +84,14 @@ class ActiveSearch(ABC):
         """
 
     def _drop_done(self) -> Tensor | None:
-        """Drop done sentences if there are enough of them; returns the others [B'], or None if all stay."""
-        compaction = plan_compaction(self._is_done)
-        if compaction is None:
+        """Drop the done sentences if there are enough of them; returns the others [B'], or None if all stay.
+
+        The host waits for the device.
+        """
+        done = self._is_done.nonzero().flatten()
+        if len(done) == 0 or len(done) < _MIN_SHARE_DONE * len(self._is_done):
             return None
-        done, kept = compaction
+        kept = (~self._is_done).nonzero().flatten()
         self._tree.add_finished(self._sentences[done], self._ranked(done))
         self._keep(kept)
         return kept
@@ -103,26 +105,3 @@ class ActiveSearch(ABC):
         self._sentences, self._limits = self._sentences[kept], self._limits[kept]
         self._ids, self._log_probs, self._nodes = self._ids[kept], self._log_probs[kept], self._nodes[kept]
         self._finished, self._is_done = self._finished.select(kept), self._is_done[kept]
-
-
-def plan_compaction(is_done: Tensor) -> tuple[Tensor, Tensor] | None:
-    """The indices of the sentences that leave the batch, and of the sentences that stay; None if all stay.
-
-    `is_done` [B] is boolean. Some done sentences may stay. The second tensor has the new order: only sentences at the
-    end of the batch move, to the free indices, so that little is copied. The host waits for the device.
-    """
-    done = is_done.tolist()
-    num_open = done.count(False)
-    next_power_of_two = 1 << max(0, num_open - 1).bit_length()
-    multiple = max(1, next_power_of_two // _SIZES_PER_POWER_OF_TWO)
-    num_staying = math.ceil(num_open / multiple) * multiple
-    num_leaving = len(done) - num_staying
-    if num_leaving <= 0:
-        return None
-    # The last of the done sentences leave, so that few others have to move.
-    leaving = [index for index, sentence_is_done in enumerate(done) if sentence_is_done][-num_leaving:]
-    moving = sorted(set(range(num_staying, len(done))).difference(leaving))
-    kept = list(range(num_staying))
-    for free_index, index in zip(leaving, moving, strict=False):
-        kept[free_index] = index
-    return torch.tensor(leaving, device=is_done.device), torch.tensor(kept, dtype=torch.long, device=is_done.device)

@@ -24,7 +24,8 @@ NEVER_GENERATED = (PAD, UNK, BOS)
 assert (*NEVER_GENERATED, EOS) == tuple(range(EOS + 1)), "they are the first columns"
 # A CPU computes this many rows of logits at a time, to save memory.
 _LOGIT_ROWS_PER_BLOCK = 256
-# A CPU encodes this many source tokens at a time: their activations fit into its caches.
+# A CPU encodes this many source tokens at a time, to save memory: that of attention grows with the square of the length
+# (docs/design/cpu-search.md#batches).
 _ENCODER_BATCH_TOKENS = 2048
 
 
