@@ -5,9 +5,9 @@ python benchmarks/train_speed.py ... | python benchmarks/charts.py --add trainin
 
 A file of results is a list of what a benchmark has printed, the oldest first: of train_speed.py in training.json, of
 decode.py --json - in decoding.json, of serve_load.py in serving.json, of layer_complexity.py in layer-complexity.json,
-of attention_functions.py in attention-functions.json, of position_lengths.py in position-lengths.json. A chart shows
-the newest result of each system. A result that is marked as transcribed was taken from a page, because its JSON was not
-kept.
+of attention_functions.py in attention-functions.json, of position_lengths.py in position-lengths.json, of
+table3_small.py in table3-small.json. A chart shows the newest result of each system. A result that is marked as
+transcribed was taken from a page, because its JSON was not kept.
 """
 
 from __future__ import annotations
@@ -174,6 +174,32 @@ def _position_lengths(axes: Sequence[Axes]) -> None:
         axis.set_xlabel("pieces")
 
 
+def _table3_small(axes: Sequence[Axes]) -> None:
+    rows = _results("table3-small")[-1]["rows"]
+    groups = dict.fromkeys(name.partition("-")[0] for name in rows)
+    for axis, (figure, of_paper, sign) in zip(
+        axes, (("perplexity", "perplexity", 1), ("BLEU", "newstest2013 paper BLEU", -1)), strict=True
+    ):
+        values = {
+            name: (sign * row["paper"][of_paper], sign * sum(row["here"][figure]) / len(row["here"][figure]))
+            for name, row in rows.items()
+        }
+        places = {
+            name: [1 + sum(other[side] < own[side] for other in values.values()) for side in (0, 1)]
+            for name, own in values.items()
+        }
+        for colour, group in zip(_COLOURS, groups, strict=True):
+            own = {name: place for name, place in places.items() if name.partition("-")[0] == group}
+            label = group if group in rows else f"rows {group.upper()}"
+            axis.plot(*zip(*own.values(), strict=True), color=colour, marker="o", linestyle="", label=label)
+            for name, place in own.items():
+                axis.annotate(name, place, xytext=(4, 3), textcoords="offset points", color=colour, fontsize=7)
+        axis.plot([1, len(rows)], [1, len(rows)], color=_GRID)
+        axis.set_title(f"places by {figure}, 1 is the best")
+        axis.set_xlabel("paper")
+        axis.set_ylabel("here")
+
+
 _CHARTS = {
     "speed": _speed,
     "decoding": _decoding,
@@ -181,6 +207,7 @@ _CHARTS = {
     "layer-complexity": _layer_complexity,
     "attention-functions": _attention_functions,
     "position-lengths": _position_lengths,
+    "table3-small": _table3_small,
 }
 
 

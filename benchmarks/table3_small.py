@@ -6,7 +6,7 @@ python benchmarks/table3_small.py --data data/mix-100k --updates 6000 --seeds 1,
 layers, on any prepared data. Left out are the rows that this makes impossible or equal (32 heads, 4 layers), and big.
 Perplexity and BLEU are of the last validation; of several seeds, their means. Spearman's rank correlation with the
 paper's figures says whether the order is the same: 1 is the paper's order, 0 none. A finished run is not repeated, so a
-long measurement can be interrupted. `nmt report FOLDER` draws the runs. `table` is for docs/paper.md.
+long measurement can be interrupted. `nmt report FOLDER` draws the runs. `minutes` are those of the trainings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from measuring import NMT, Figures, circumstances, run
-from records import curve_of
+from records import Point, curve_of
 
 from nmt_cli.cli.reproduce import experiments
 from nmt_cli.recipe.loading import load_recipe
@@ -37,11 +37,13 @@ def main() -> None:
     arguments = _arguments()
     seeds = [int(seed) for seed in arguments.seeds.split(",")]
     rows = arguments.rows.split(",")
-    ours = {row: _measured(arguments, row, seeds) for row in rows}
+    last = {row: [_trained(arguments, row, seed) for seed in seeds] for row in rows}
+    ours = {row: _measured(points) for row, points in last.items()}
     paper = {row: {each.figure: each.low for each in experiments()[f"table3/{row}"]} for row in rows}
     result: Figures = {
         "benchmark": "Table 3 in models of a quarter of its sizes",
         **circumstances(arguments.device, commit=arguments.commit),
+        "minutes": round(sum(point.seconds for points in last.values() for point in points) / 60, 1),
         "data": Path(arguments.data).name,
         "updates": arguments.updates,
         "batch_tokens": arguments.batch_tokens,
@@ -54,7 +56,7 @@ def main() -> None:
             )
             for name, figure in _FIGURES.items()
         },
-        "table": list(_lines(paper, ours)),
+        "tables": {"rows": list(_lines(paper, ours))},
     }
     print(json.dumps(result, indent=2))
 
@@ -78,22 +80,24 @@ def _ranks(values: Sequence[float]) -> list[float]:
     return [sum(other < value for other in values) + values.count(value) / 2 for value in values]
 
 
-def _measured(arguments: argparse.Namespace, row: str, seeds: Sequence[int]) -> Figures:
-    """Perplexity and BLEU of each seed at the last validation; a training that has not finished is run now."""
+def _trained(arguments: argparse.Namespace, row: str, seed: int) -> Point:
+    """The last validation of a row's model; a training that has not finished is run now."""
     every = max(1, arguments.updates // arguments.validations)
-    last = []
-    for seed in seeds:
-        directory = Path(arguments.folder) / f"{row}-{seed}"
-        settings = [*small_settings(row), f"training.seed={seed}", f"training.updates={arguments.updates}"]
-        settings += [f"training.batch_tokens={arguments.batch_tokens}", f"training.log_every={every}"]
-        settings += [f"training.schedule.warmup_updates={arguments.warmup_updates}", f"validation.every={every}"]
-        settings += [f"training.checkpoint_every={every}", "validation.max_sentences=1000", *arguments.settings]
-        command = [*NMT, "train", f"table3/{row}", "--data", arguments.data, "-o", str(directory)]
-        run([*command, "--device", arguments.device, *(part for each in settings for part in ("--set", each))])
-        last.append(curve_of(directory / "metrics.jsonl")[-1])
+    directory = Path(arguments.folder) / f"{row}-{seed}"
+    settings = [*small_settings(row), f"training.seed={seed}", f"training.updates={arguments.updates}"]
+    settings += [f"training.batch_tokens={arguments.batch_tokens}", f"training.log_every={every}"]
+    settings += [f"training.schedule.warmup_updates={arguments.warmup_updates}", f"validation.every={every}"]
+    settings += [f"training.checkpoint_every={every}", "validation.max_sentences=1000", *arguments.settings]
+    command = [*NMT, "train", f"table3/{row}", "--data", arguments.data, "-o", str(directory)]
+    run([*command, "--device", arguments.device, *(part for each in settings for part in ("--set", each))])
+    return curve_of(directory / "metrics.jsonl")[-1]
+
+
+def _measured(points: Sequence[Point]) -> Figures:
+    """Perplexity and BLEU of each seed."""
     return {
-        "perplexity": [round(math.exp(point.nll), 3) for point in last],
-        "BLEU": [round(point.bleu or 0.0, 2) for point in last],
+        "perplexity": [round(math.exp(point.nll), 3) for point in points],
+        "BLEU": [round(point.bleu or 0.0, 2) for point in points],
     }
 
 

@@ -49,8 +49,9 @@ _MEASURED_SECTIONS = {
     "layer-complexity": "Table 1",
     "attention-functions": "3.2.1",
     "position-lengths": "3.5",
+    "table3-small": "Table 3",
 }  # of the paper, by subject of results
-_PART = re.compile(r"(?<=<!-- begin )(?P<name>[a-z-]+)( -->\n).*?(?=<!-- end (?P=name) -->)", re.DOTALL)
+_PART = re.compile(r"(?<=<!-- begin )(?P<name>[a-z0-9-]+)( -->\n).*?(?=<!-- end (?P=name) -->)", re.DOTALL)
 
 
 def pages() -> list[Path]:
@@ -166,6 +167,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "attention-saturation": partial(measured_table, "attention-functions", "saturation"),
     "attention-losses": partial(measured_table, "attention-functions", "losses"),
     "position-lengths": partial(measured_table, "position-lengths", "lengths"),
+    "table3-small": partial(measured_table, "table3-small", "rows"),
 }
 
 
