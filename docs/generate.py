@@ -51,7 +51,7 @@ _MEASURED_SECTIONS = {
     "position-lengths": "3.5",
     "table3-small": "Table 3",
 }  # of the paper, by subject of results
-_PART = re.compile(r"(?<=<!-- begin )(?P<name>[a-z0-9-]+)( -->\n).*?(?=<!-- end (?P=name) -->)", re.DOTALL)
+_PART = re.compile(r"(?<=<!-- begin )(?P<name>[a-z-]+)( -->\n).*?(?=<!-- end (?P=name) -->)", re.DOTALL)
 
 
 def pages() -> list[Path]:
@@ -167,7 +167,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "attention-saturation": partial(measured_table, "attention-functions", "saturation"),
     "attention-losses": partial(measured_table, "attention-functions", "losses"),
     "position-lengths": partial(measured_table, "position-lengths", "lengths"),
-    "table3-small": partial(measured_table, "table3-small", "rows"),
+    "sizes-in-small": partial(measured_table, "table3-small", "rows"),
 }
 
 
