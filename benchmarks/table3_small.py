@@ -6,7 +6,7 @@ python benchmarks/table3_small.py --data data/mix-100k --updates 6000 --seeds 1,
 layers, on any prepared data. Left out are the rows that this makes impossible or equal (32 heads, 4 layers), and big.
 Perplexity and BLEU are of the last validation; of several seeds, their means. Spearman's rank correlation with the
 paper's figures says whether the order is the same: 1 is the paper's order, 0 none. A finished run is not repeated, so a
-long measurement can be interrupted. `nmt report FOLDER` draws the runs. `minutes` are those of the trainings.
+long measurement can be interrupted. `nmt report FOLDER` draws the runs. `minutes` is the time of the trainings.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from threading import Thread
 from typing import Any
@@ -86,15 +85,18 @@ def test_threads_that_share_a_translator_keep_their_number_of_threads() -> None:
     config = decoding(beam=1, batch_tokens=1)
 
     def call() -> None:
-        Batches(CPU).map(list, [1, 2], [1, 1], config=config, empty=0)
+        Batches(CPU).map(list, [1] * 4, [1] * 4, config=config, empty=0)
         seen.append(torch.get_num_threads())
 
     before = torch.get_num_threads()
-    torch.set_num_threads(2)
+    torch.set_num_threads(4)
     try:
-        with ThreadPoolExecutor(20) as callers:
-            wait([callers.submit(call) for _ in range(20)])
-        assert seen == [2] * 20
+        callers = [Thread(target=call) for _ in range(20)]
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join()
+        assert seen == [4] * 20
     finally:
         torch.set_num_threads(before)
 

@@ -69,7 +69,7 @@ def test_a_list_is_read_from_tsv_and_csv(tmp_path: Path) -> None:
         "b.csv": 'Source;Target\nbig house;Villa|Villen\n"cat";"Katze"\ncat;Katze\n',
         "c.csv": 'cat,Katze\n"big\nhouse",Villa | Villen\n',
         "d.csv": "Target,Source\nVilla|Villen,big house\nKatze,cat\n",
-        "e.csv": 'big house;Villa|Villen\ncat;Katze\n"1,000";tausend, genau\n',
+        "e.csv": "so, so;mäßig\nbig house;Villa|Villen\ncat;Katze\n",
     }.items():
         terms = TermList.read(table(tmp_path, text, name))
         text = "a big house, a cat"

@@ -120,8 +120,7 @@ class SavedModelConfig(Section):
 def dump_saved_config(config: SavedModelConfig) -> str:
     """The text of config.yaml, with every value but three that are null for most models."""
     left_out = {key for key in ("average_losses", "guided_layer", "imported_from") if getattr(config, key) is None}
-    values = config.model_dump(mode="json", exclude=left_out)
-    return dump_values(values)
+    return dump_values(config.model_dump(mode="json", exclude=left_out))
 
 
 def load_saved_config(path: Path) -> SavedModelConfig:

@@ -145,7 +145,7 @@ def _put_back(without: WithoutKept, translation: Translation) -> Translation:
 def _in_casing(sentence: LineSentence, translation: Translation) -> Translation:
     """The translation in capitals if its source was, apart from the copies of kept text.
 
-    That of a title stays a sentence: most languages do not write titles as English does.
+    The translation of a title is a sentence: most languages do not write titles as English does.
     """
     if sentence.casing != "capitals":
         return translation

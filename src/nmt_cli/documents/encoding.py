@@ -70,11 +70,11 @@ def decode_text(content: bytes, declaration: re.Pattern[bytes] | None, *, name: 
         message = (
             f"line {line:,} of {name} is not {encoding.codec.upper()}: it has the byte 0x{content[error.start]:02x}"
         )
-        file = PurePath(name)
-        converted = quote(str(file.with_name(f"utf8-{file.name}")))
-        hint = f"if it is Windows-1252: iconv -f WINDOWS-1252 -t UTF-8 {quote(name)} > {converted}"
-        if encoding.codec != "utf-8":
-            hint = _TO_UTF8
+        hint = _TO_UTF8
+        if encoding.codec == "utf-8":
+            file = PurePath(name)
+            converted = quote(str(file.with_name(f"utf8-{file.name}")))
+            hint = f"if it is Windows-1252: iconv -f WINDOWS-1252 -t UTF-8 {quote(name)} > {converted}"
         raise DataError(message, where=f"{name}:{line}", hint=hint) from None
     if "\0" in text:
         raise DataError(

@@ -189,13 +189,9 @@ def block_parts(
 
     There is one for each branch of a plural or a selection of ICU.
     """
-    kept: set[int] = set()
-    end_of_kept = -1
-    for number, index in enumerate(indices):
-        if index > end_of_kept and tokens[index].kind == "open" and _is_kept(tokens[index], rules):
-            end_of_kept = pairs.get(index, -1)
-        if index <= end_of_kept:
-            kept.add(number)
+    opening = [index for index in indices if tokens[index].kind == "open" and _is_kept(tokens[index], rules)]
+    inside = {index for start in opening for index in range(start, pairs.get(start, start))}
+    kept = [number for number, index in enumerate(indices) if index in inside]
     if (branches := icu_branches([tokens[index] for index in indices], kept=kept)) is not None:
         parts: list[Part] = []
         for piece in branches:

@@ -191,7 +191,8 @@ def _ruby_base(tokens: Sequence[Token], pairs: dict[int, int], run: int) -> int 
     """The index of the base in a run whose text has a reading above it; None if it has none."""
     index = run + 1
     while index < pairs[run] and tokens[index].name != _RUBY_BASE:
-        index = index if tokens[index].name == _RUBY else pairs.get(index, index)
+        if tokens[index].name != _RUBY:  # other elements may have runs of their own
+            index = pairs.get(index, index)
         index += 1
     return index if index < pairs[run] and index in pairs else None
 
@@ -352,8 +353,9 @@ def _in_runs(markup: str, *, rules: OfficeRules, runs: Runs, properties: str) ->
     depth = 0
     for token in markup_tokens(markup, _XML):
         if token.name in holders:
-            change = (token.kind == "open") - (token.kind == "close")
-            depth += -change if token.name == _RUBY_BASE else change  # runs stand in it, though it is in a run
+            opens, closes = token.kind == "open", token.kind == "close"
+            # A base stands in a run, and has runs itself.
+            depth += closes - opens if token.name == _RUBY_BASE else opens - closes
         if token.kind == "text" and depth == 0:
             parts.append(f"<{runs.run}>{properties}{runs.opening}{token.raw}</{runs.text}></{runs.run}>")
         else:
