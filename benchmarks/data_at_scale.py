@@ -85,7 +85,7 @@ def _batches(arguments: argparse.Namespace) -> dict[str, Any]:
         _read_all(directory)
         warm = rates.measure(order)
     return {
-        "first_batch_seconds": round(first, 2),
+        "first_batch_seconds": round(first, 4),
         "pairs_per_second_from_disk": cold,
         "pairs_per_second": warm,
         "private_mb": round(peak.value),
