@@ -144,6 +144,15 @@ def test_a_score_is_sacrebleus() -> None:
         )
 
 
+def test_text_without_spaces_is_told_to_name_its_language(caplog: pytest.LogCaptureFixture) -> None:
+    for language in (None, "Chinese"):
+        score(["我喜欢吃红苹果。"], ["我喜欢吃苹果。"], language=language)
+        assert "language='zh'" in caplog.text
+        caplog.clear()
+    score(["我喜欢吃红苹果。"], ["我喜欢吃苹果。"], language="zh")
+    assert not caplog.text
+
+
 def test_texts_and_metrics_that_cannot_be_scored_are_refused() -> None:
     for hypotheses, references in ((["a"], ["a", "b"]), ([], []), (["a"], [["a"], ["a", "b"]])):
         with pytest.raises(DataError, match=r"there are \d hypotheses and \d references\nfix: give one reference for"):

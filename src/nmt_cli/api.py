@@ -18,6 +18,7 @@ from nmt_cli.documents.formats import COMMAND_LINE_LIMITS, check_kind_of_output,
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.files import reading_errors, write_file
 from nmt_cli.interchange.find_model import find_model
+from nmt_cli.languages import is_without_spaces
 from nmt_cli.recipe.schema import DecodingOverrides
 from nmt_cli.scoring.metrics import (
     MOSES_METRICS,
@@ -136,8 +137,9 @@ def score(
             message = f"there are {len(lines):,} hypotheses and {len(column):,} references"
             hint = "give one reference for each hypothesis, in their order"
             raise DataError(message, setting="references", hint=hint)
-    if language is None and {"bleu", "ter"} & {*names} and (found := language_without_spaces(columns[0])):
-        logger.warning("the references have no spaces, so a whole line counts as a word: add language=%r", found)
+    expects_spaces = language is None or not is_without_spaces(language)
+    if expects_spaces and {"bleu", "ter"} & {*names} and (found := language_without_spaces(columns[0])):
+        logger.warning("the references have no spaces, so a whole line counts as a word: give language=%r", found)
     evaluation_set = EvaluationSet(columns, target_language=language)
     reports = score_corpus(lines, evaluation_set, metrics=names)
     return reports[0] if isinstance(metrics, str) else reports

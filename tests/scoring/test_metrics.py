@@ -142,6 +142,7 @@ def test_signatures_say_the_tokens_of_the_language(language: str, tokens: str, t
         ("jpn", ["-m", "bleu"], "-l en-ja"),
         ("th", [], "-l en-th"),
         ("khm_Khmr", [], "-l en-km"),
+        ("zh", ["-l", "en-cn", "-m", "bleu,ter"], "-l en-zh"),
         ("zh", ["-m", "bleu", "--tokenize", "char"], None),
         ("zh", ["-m", "chrf"], None),
         ("zh", ["-l", "en-zh"], None),

@@ -214,13 +214,15 @@ def _evaluation_set(
     comet_model: str | None,
     device: str | None,
 ) -> EvaluationSet:
+    from nmt_cli.languages import is_without_spaces
     from nmt_cli.scoring.metrics import EvaluationSet
     from nmt_cli.scoring.texts import language_without_spaces
 
-    reference = texts.references[0]
+    reference, target = texts.references[0], texts.target_language
     counts_words = "ter" in metrics or ("bleu" in metrics and tokenize is None)
-    if texts.languages is None and counts_words and (language := language_without_spaces(reference.lines)):
-        message = "%s has no spaces, so a whole line counts as a word: add the languages, such as -l en-%s"
+    expects_spaces = target is None or not is_without_spaces(target)
+    if counts_words and expects_spaces and (language := language_without_spaces(reference.lines)):
+        message = "%s has no spaces, so a whole line counts as a word: give the languages, such as -l en-%s"
         logger.warning(message, reference.name, language)
     comet = None
     if "comet" in metrics:
@@ -234,7 +236,7 @@ def _evaluation_set(
     return EvaluationSet(
         references=[text.lines for text in texts.references],
         sources=None if texts.source is None else texts.source.lines,
-        target_language=texts.target_language,
+        target_language=target,
         test_set=None if texts.test_set is None or texts.languages is None else (texts.test_set, texts.languages),
         comet=comet,
         tokenize=tokenize,
