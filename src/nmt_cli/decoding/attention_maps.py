@@ -168,8 +168,8 @@ def attention_between_pieces(
 
     Only the map of the encoder needs no target.
     """
-    source_ids = loaded.source.encode_raw([source])[0]
-    target_ids = [] if target is None else loaded.target.encode_raw([target])[0]
+    source_ids = loaded.source.encode_source([source])[0]
+    target_ids = [] if target is None else loaded.target.encode_target([target])[0]
     symbols = SymbolIds.of(direction, source=loaded.source, target=loaded.target)
     max_pieces = loaded.model.config.max_positions - 1 - max(map(len, symbols))
     given = {"sentence": source_ids} if target is None else {"sentence": source_ids, "translation": target_ids}

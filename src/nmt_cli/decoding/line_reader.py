@@ -73,7 +73,7 @@ class LineReader:
         prefixes = self._prefixes(lines, first_line=first_line)
         lines = [self._without_typed_symbol(line, number) for number, line in enumerate(lines, first_line)]
         tag_symbols = self._tag_symbols(tags)
-        rows = self._engine.source.encode_raw([line.text for line in lines])
+        rows = self._engine.source.encode_source([line.text for line in lines])
         split_lines = []
         for number, (line, ids, prefix) in enumerate(zip(lines, rows, prefixes, strict=True), first_line):
             languages, symbols = self._direction(line.from_, line.to, tag_symbols)
@@ -108,7 +108,7 @@ class LineReader:
         ]
         is_whole = len(cased) == 1
         as_typed = is_whole and cased[0].casing is None
-        rows = [source.ids] if as_typed else self._engine.source.encode_raw([part.text for part in cased])
+        rows = [source.ids] if as_typed else self._engine.source.encode_source([part.text for part in cased])
         sentences = []
         for index, ((text, casing), kept, ids) in enumerate(zip(cased, kept_parts, rows, strict=True)):
             key = source.key if is_whole else f"{source.key}.{index}"
@@ -172,7 +172,7 @@ class LineReader:
             return [[] for _ in lines]
         for number, line in enumerate(lines, first_line):
             check_characters(line.prefix, where=f"the prefix of line {number}")
-        prefixes = self._engine.target.encode_raw([line.prefix for line in lines])
+        prefixes = self._engine.target.encode_target([line.prefix for line in lines])
         longest = self._engine.max_positions - 1 - self._engine.directions.num_target_symbols
         for number, ids in enumerate(prefixes, first_line):
             if len(ids) > longest:

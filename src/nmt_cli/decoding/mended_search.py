@@ -140,7 +140,7 @@ class MendedSearch:
                 num_more=num_more,
             )
             beginnings += [(index, beginning) for beginning in texts]
-        rows = self._engine.target.encode_raw([beginning for _, beginning in beginnings])
+        rows = self._engine.target.encode_target([beginning for _, beginning in beginnings])
         return [
             (index, replace(self._sentences[index].source, prefix=ids))
             for (index, _), ids in zip(beginnings, rows, strict=True)

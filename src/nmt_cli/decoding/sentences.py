@@ -72,7 +72,7 @@ class SentenceTranslator:
         texts = [without.marked.text for without in changed.values()]
         shorter = [
             replace(sentences[index], text=text, source=replace(sentences[index].source, ids=ids), kept=())
-            for index, text, ids in zip(changed, texts, self._engine.source.encode_raw(texts), strict=True)
+            for index, text, ids in zip(changed, texts, self._engine.source.encode_source(texts), strict=True)
         ]
         searched = self._translate(shorter, config=config, nbest=nbest, details=replace(details, alignment=True))
         return [

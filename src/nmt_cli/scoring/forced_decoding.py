@@ -167,8 +167,8 @@ class ForcedDecoder:
 
     def _encode(self, sources: Sequence[str], targets: Sequence[str]) -> list[_Pair]:
         """The ids of each pair with EOS; none for two blank lines."""
-        source_rows = self._loaded.source.encode_raw(sources)
-        target_rows = self._loaded.target.encode_raw(targets)
+        source_rows = self._loaded.source.encode_source(sources)
+        target_rows = self._loaded.target.encode_target(targets)
         return [
             ([*source, EOS], [*target, EOS]) if source or target else ([], [])
             for source, target in zip(source_rows, target_rows, strict=True)

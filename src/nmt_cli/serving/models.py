@@ -98,7 +98,7 @@ class ServedModel:
 
     def num_pieces(self, text: str) -> int:
         """Source pieces of a text, EOS not counted."""
-        return len(self._tokenizer.encode_raw([text])[0])
+        return len(self._tokenizer.encode_source([text])[0])
 
     def as_sentence(self, text: str, kept: Sequence[Range], *, language: str) -> str:
         """The text as the worker writes it for the search, with the same number of characters."""

@@ -216,7 +216,7 @@ class WorkerModel:
 
     def _check_fits_model(self, name: str, text: str, tokenizer: Tokenizer) -> None:
         """Raise DataError, with the name of the request's field, if the text is too long for the model."""
-        num_pieces = len(tokenizer.encode_raw([text])[0])
+        num_pieces = len(tokenizer.encode_source([text])[0])
         max_pieces = self._engine.max_positions - 1 - self._engine.directions.most_symbols
         if num_pieces > max_pieces:
             message = f"the {name} has {num_pieces:,} pieces, and the model takes {max_pieces:,}"
@@ -251,7 +251,7 @@ def likely_next_pieces(
     from nmt_cli.tokenization.pieces import SPACE_MARK
 
     symbols = SymbolIds.of(direction, source=loaded.source, target=loaded.target)
-    sentence = SourceSentence(loaded.source.encode_raw([source])[0], symbols=symbols)
+    sentence = SourceSentence(loaded.source.encode_source([source])[0], symbols=symbols)
     decoder_ids = [*sentence.start_ids, *loaded.target.encode([prefix])[0]]
     log_probs_V = next_log_probs(loaded.model, sentence.encoder_ids, decoder_ids, device=device)
     probabilities_V = log_probs_V.exp().cpu()

@@ -104,7 +104,7 @@ class LineSplitter:
             return SplitText.of([line])
 
         def fits(limit: int) -> Callable[[str], bool]:
-            return lambda part: len(self._tokenizer.encode_raw([part])[0]) <= limit
+            return lambda part: len(self._tokenizer.encode_source([part])[0]) <= limit
 
         fits_model = fits(model_limit) if is_too_long else lambda part: True
         split = SplitText.of(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from nmt_cli.tokenization.pieces import SPACE_MARK
 from nmt_cli.tokenization.tokenizer import EOS, Tokenizer, TokenizerKind
-from nmt_cli.tokenization.white_space import normalize_spaces
+from nmt_cli.tokenization.white_space import PLAIN_SPACES, normalize_spaces
 
 _MAX_CACHED_WORDS = 150_000
 _LINE_END = b"\n"
@@ -83,7 +83,7 @@ class TextEncoder:
         return self._tokenizer.encode(texts)
 
     def _with_known_characters(self, text: str) -> str:
-        known = self._tokenizer.with_known_characters(text)
+        known = self._tokenizer.with_known_characters(text.translate(PLAIN_SPACES))
         return text if known == text else normalize_spaces(known)
 
 

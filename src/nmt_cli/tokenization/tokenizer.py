@@ -14,7 +14,13 @@ import sentencepiece
 
 from nmt_cli.errors import DataError
 from nmt_cli.tokenization.pieces import SPACE_MARK, byte_pieces
-from nmt_cli.tokenization.white_space import CONTROL_SPACES, NO_WIDTH, OTHER_SPACES, is_blank, normalize_spaces
+from nmt_cli.tokenization.white_space import (
+    CONTROL_SPACES,
+    PLAIN_CHARACTERS,
+    PLAIN_SPACES,
+    is_blank,
+    normalize_spaces,
+)
 
 TokenizerKind = Literal["bpe", "unigram"]
 
@@ -83,12 +89,16 @@ class Tokenizer:
                 raise DataError(f"the vocabulary has no piece {symbol}", hint="take the vocabulary of a model with it")
         return ids
 
-    def as_in_training(self, line: str) -> str:
+    def as_in_training(self, source: str) -> str:
         """The line as `nmt prepare` encodes a source: with single spaces, without odd characters that are in no piece.
 
-        White space of any kind becomes a space, what has no width goes, and decomposed letters are composed. A
-        character that is in a piece stays. A line without a visible character is empty.
+        White space of any kind becomes a space, even if it is in a piece: in a shared vocabulary, it may be there for
+        the target alone. What has no width goes, and decomposed letters are composed, unless they are in a piece. A
+        line without a visible character is empty.
         """
+        return self._tidy(source.translate(PLAIN_SPACES))
+
+    def _tidy(self, line: str) -> str:
         if not (line.isascii() and line.isprintable()):
             line = "" if is_blank(line) else self.with_known_characters(line)
         return normalize_spaces(line)
@@ -107,12 +117,11 @@ class Tokenizer:
     @cached_property
     def _stand_ins(self) -> dict[int, str]:
         """A space, or nothing, for each character of white space or of no width that is in no piece."""
-        stand_ins = dict(CONTROL_SPACES)
-        for ranges, stand_in in ((OTHER_SPACES, " "), (NO_WIDTH, "")):
-            for first, last in re.findall("(.)(?:-(.))?", ranges, re.DOTALL):
-                codes = range(ord(first), ord(last or first) + 1)
-                stand_ins |= {code: stand_in for code in codes if self._num_spelling_ids(chr(code))}
-        return stand_ins
+        return {
+            code: stand_in
+            for code, stand_in in PLAIN_CHARACTERS.items()
+            if code in CONTROL_SPACES or self._num_spelling_ids(chr(code))
+        }
 
     @cached_property
     def _odd_characters(self) -> re.Pattern[str]:
@@ -135,9 +144,13 @@ class Tokenizer:
                     rows[position] = self._encode_with_space_marks(line)
         return rows
 
-    def encode_raw(self, lines: Iterable[str]) -> list[list[int]]:
+    def encode_source(self, lines: Iterable[str]) -> list[list[int]]:
         """The ids of each line of raw text, as `nmt prepare` encodes a source."""
         return self.encode([self.as_in_training(line) for line in lines])
+
+    def encode_target(self, lines: Iterable[str]) -> list[list[int]]:
+        """The ids of each line of a translation: as a source, but white space that is in a piece stays."""
+        return self.encode([self._tidy(line) for line in lines])
 
     def nbest(self, text: str, *, number: int) -> list[list[int]]:
         """The ids of the most probable segmentations of a text by a unigram model, the best first."""

@@ -18,6 +18,17 @@ INVISIBLE = rf"\s{OTHER_SPACES}{NO_WIDTH}"
 _VISIBLE = re.compile(f"[^{INVISIBLE}]")
 
 
+def _replacing(ranges: str, text: str) -> dict[int, str]:
+    spans = re.findall("(.)(?:-(.))?", ranges, re.DOTALL)
+    return {code: text for first, last in spans for code in range(ord(first), ord(last or first) + 1)}
+
+
+PLAIN_SPACES = CONTROL_SPACES | _replacing(OTHER_SPACES, " ")
+"""For str.translate: white space of any kind becomes a space."""
+PLAIN_CHARACTERS = PLAIN_SPACES | _replacing(NO_WIDTH, "")
+"""As PLAIN_SPACES, and what has no width goes."""
+
+
 def normalize_spaces(text: str) -> str:
     """The text without white space at its ends and with single spaces."""
     text = text.strip()
