@@ -248,6 +248,17 @@ def test_a_training_out_of_patience_ends_again_at_once_and_goes_on_with_more(
     assert checkpoints(run) == [8, 12, 14]
 
 
+def test_the_best_checkpoint_stays_when_it_is_no_longer_the_last(
+    prepared: PreparedData, tmp_path: Path, scripted: Callable[..., None]
+) -> None:
+    scripted(loss=[1.0, 3.0, 2.0])
+    run, settings = tmp_path / "run", ("validation.every=8", "validation.metric=loss", "training.keep_best=1")
+    for updates in (4, 12):
+        assert train(prepared, run, *settings, "training.checkpoint_every=8", f"training.updates={updates}") == 0
+    assert checkpoints(run) == [4, 8, 12]
+    assert load_saved_config(run / "model").updates == [4]
+
+
 def test_thirty_sentences_are_learnt_by_heart_averaged_decoded_and_scored(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -97,7 +97,8 @@ class Checkpointer:
                 where=str(checkpoint.path),
                 hint=f"--precision {state.precision}, another folder with -o, or --restart",
             )
-        self._interim = None if self._is_due(state.update) else checkpoint.path
+        is_kept = self._is_regular(state.update) or (self._run.num_best_kept > 0 and checkpoint.loss is not None)
+        self._interim = None if is_kept else checkpoint.path
         self._ranks.barrier()  # until all have read it: the first may replace it
         return state
 
@@ -112,7 +113,7 @@ class Checkpointer:
         self.finish()
         self._saved = state
         path, interim = self._folder.path(state.update), self._interim
-        self._interim = None if self._is_due(state.update) else path
+        self._interim = None if self._is_regular(state.update) else path
         outdated = None if interim == path else interim
         self._begin_writing(partial(self._write, state, outdated=outdated))
         self._unreported = state.update, path
@@ -159,7 +160,7 @@ class Checkpointer:
         self._folder.save(state, tensors)
         if outdated is not None:
             files.remove_directory(outdated)
-        if self._is_due(state.update):
+        if self._is_regular(state.update):
             training, metric = self._run.recipe.training, self._run.recipe.validation.metric
             self._folder.prune(keep_last=training.keep_last, keep_best=self._run.num_best_kept, metric=metric)
 
@@ -169,7 +170,7 @@ class Checkpointer:
         update = self._ranks.broadcast(-1 if checkpoint is None else checkpoint.update)
         return None if update < 0 else read_checkpoint(self._folder.path(update))
 
-    def _is_due(self, update: int) -> bool:
+    def _is_regular(self, update: int) -> bool:
         """True if an uninterrupted training has it."""
         training, validation = self._run.recipe.training, self._run.recipe.validation
         is_validated = update % validation.every == 0 and self._run.num_best_kept > 0
