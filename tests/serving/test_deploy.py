@@ -1,4 +1,4 @@
-"""The files of deploy/ as their own programs read them: nginx and HAProxy before two servers, and Kubernetes."""
+"""The files of deploy/ as their own programs read them: nginx before two servers, and Kubernetes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -23,10 +25,9 @@ from tests.browser import Browser
 from tests.cli.test_app import options_of
 from tests.registries import pip_install
 from tests.serving.servers import Server, Site, save_model, under_load
+from tests.serving.test_files import LIBRE, send
 from tests.waiting import wait_until
 
-_FILES = {"nginx": "nginx.conf", "haproxy": "haproxy.cfg"}
-_ARGUMENTS = {"nginx": ["-c"], "haproxy": ["-db", "-f"]}
 # What Debian's nginx.conf holds around the files of conf.d, with folders that any user may write.
 _NGINX = """daemon off; master_process off; pid {0}/pid; error_log {0}/errors; events {{}}
 http {{ access_log off; client_body_temp_path {0}/body; proxy_temp_path {0}/proxy; fastcgi_temp_path {0}/fastcgi;
@@ -35,7 +36,6 @@ uwsgi_temp_path {0}/uwsgi; scgi_temp_path {0}/scgi;
 
 
 def written(
-    program: str,
     folder: Path,
     repository: Path,
     *,
@@ -43,20 +43,19 @@ def written(
     servers: Sequence[int],
     limits: Mapping[str, str] = MappingProxyType({}),
 ) -> Path:
-    """The file for a proxy, with these ports and limits; its program finds it right, without a warning."""
-    if shutil.which(program) is None:
-        pytest.skip(f"needs {program}; make programs installs nginx on Debian, as root")
-    text = (repository / "deploy" / _FILES[program]).read_text(encoding="utf-8").replace("# server 127", "server 127")
+    """The file for nginx, with these ports and limits; nginx finds it right, without a warning."""
+    if shutil.which("nginx") is None:
+        pytest.skip("needs nginx; make programs installs it on Debian, as root")
+    text = (repository / "deploy" / "nginx.conf").read_text(encoding="utf-8").replace("# server 127", "server 127")
     for limit, short in limits.items():
         assert text.count(f"{limit};") == 1
         text = text.replace(f"{limit};", f"{limit.split()[0]} {short};")
     for given, own in zip((8080, 8000, 8001), (port, *servers), strict=True):
-        text, count = re.subn(rf"(127\.0\.0\.1:|listen |bind :){given}\b", rf"\g<1>{own}", text)
+        text, count = re.subn(rf"(127\.0\.0\.1:|listen ){given}\b", rf"\g<1>{own}", text)
         assert count == 1
-    file = folder / _FILES[program]
-    file.write_text(_NGINX.format(folder, text) if program == "nginx" else text, encoding="utf-8")
-    check = [program, "-t" if program == "nginx" else "-c", *_ARGUMENTS[program], str(file)]
-    found = subprocess.run(check, capture_output=True, text=True, check=False)
+    file = folder / "nginx.conf"
+    file.write_text(_NGINX.format(folder, text), encoding="utf-8")
+    found = subprocess.run(["nginx", "-t", "-c", str(file)], capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
     assert "warn" not in found.stderr.lower()
     return file
@@ -64,17 +63,16 @@ def written(
 
 @contextmanager
 def running(
-    program: str,
     folder: Path,
     repository: Path,
     servers: Sequence[Server],
     limits: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Site]:
-    """A proxy before these servers."""
+    """nginx before these servers."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    file = written(program, folder, repository, port=port, servers=[one.port for one in servers], limits=limits)
-    process = subprocess.Popen([program, *_ARGUMENTS[program], str(file)])
+    file = written(folder, repository, port=port, servers=[one.port for one in servers], limits=limits)
+    process = subprocess.Popen(["nginx", "-c", str(file)])
     site = Site(port)
     try:
         wait_until(lambda: is_ready(site), process=process)
@@ -90,18 +88,11 @@ def is_ready(site: Site) -> bool:
     return False
 
 
-@pytest.mark.parametrize("program", _FILES)
-def test_the_proxys_own_program_finds_its_file_right(program: str, tmp_path: Path, repository: Path) -> None:
-    written(program, tmp_path, repository, port=8080, servers=[8000, 8001])
-
-
-@pytest.mark.parametrize("program", _FILES)
-def test_the_page_behind_a_proxy_translates_at_a_name_with_a_port(
-    program: str, browser: Browser, models: dict[str, Path], tmp_path: Path, repository: Path
+def test_the_page_behind_nginx_translates_at_a_name_with_a_port(
+    browser: Browser, models: dict[str, Path], tmp_path: Path, repository: Path
 ) -> None:
-    written(program, tmp_path, repository, port=8080, servers=[8000, 8001])
     server = Server(tmp_path / "log", "-m", models["en-de"], "--allow-host", "nmt.example.org").wait()
-    with running(program, tmp_path, repository, [server, server]) as site:
+    with running(tmp_path, repository, [server, server]) as site:
         browser.open(f"http://nmt.example.org:{site.port}")
         browser.until("$('into').options.length > 0")
         browser.run("$('source').focus()")
@@ -111,27 +102,55 @@ def test_the_page_behind_a_proxy_translates_at_a_name_with_a_port(
     assert server.stop() == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("program", _FILES)
-def test_a_proxy_loses_no_request_while_one_of_two_servers_has_no_model_and_then_ends(
-    program: str, tmp_path: Path, repository: Path
+def test_a_client_finds_its_documents_and_glossaries_at_one_of_two_servers(
+    servers: dict[str, Server], tmp_path: Path, repository: Path
 ) -> None:
-    written(program, tmp_path, repository, port=8080, servers=[8000, 8001])
+    with running(tmp_path, repository, [servers["open"], servers["several"]]) as site:
+        for _ in range(2):
+            sent = send(site, "/translate_file", LIBRE, b"<p>the old sea")
+            assert site.get(urlsplit(sent.json["translatedFileUrl"]).path).status == 200
+            pair = {"source_lang": "en", "target_lang": "de"}
+            made = site.post("/v2/glossaries", pair | {"name": "ships", "entries": "sea\tMeer"}).json
+            path = f"/v2/glossaries/{made['glossary_id']}"
+            assert [site.get(path).status, site.ask("DELETE", path).status] == [200, 204]
+
+
+@pytest.mark.slow
+def test_nginx_waits_for_a_document_longer_than_for_a_text(server: Server, tmp_path: Path, repository: Path) -> None:
+    hurried = {"proxy_read_timeout 60s": "2s"}
+    with running(tmp_path, repository, [server, server], hurried) as site, ThreadPoolExecutor(2) as pool:
+        workers = server.worker_pids()
+        for worker in workers:
+            os.kill(worker, signal.SIGSTOP)
+        text = pool.submit(site.post, "/v1/translate", {"text": "the old sea", "source": "en"})
+        document = pool.submit(send, site, "/translate_file", LIBRE, b"<p>the old sea")
+        time.sleep(4)
+        for worker in workers:
+            os.kill(worker, signal.SIGCONT)
+        assert (text.result().status, document.result().status) == (504, 200)
+
+
+@pytest.mark.slow
+def test_nginx_loses_no_request_while_one_of_two_servers_has_no_model_and_then_ends(
+    tmp_path: Path, repository: Path
+) -> None:
     models = [save_model(tmp_path / name / "model", "en", "de") for name in ("one", "two")]
     named = ["--allow-host", "nmt.example.org"]
     servers = [Server(tmp_path / f"{model.parent.name}.log", "-m", model, *named) for model in models]
     first, second = (server.wait() for server in servers)
     translated = 'nmt_requests_total{code="200",endpoint="/v1/translate"}'
     others = 'nmt_requests_total{code="404",endpoint="other"}'
-    with running(program, tmp_path, repository, servers) as site:
+    with running(tmp_path, repository, servers) as site:
         answer = site.post("/v1/translate", {"text": "the old sea"}, Host="nmt.example.org")
         assert answer.json["translations"][0]["text"]
+        if second.metric(translated):  # nginx sends all requests of an address to one server
+            first, second, models = second, first, models[::-1]
         assert site.get("/v1/models", Host="evil.example").status == 403
         for path in ("/metrics", "/metrics/", "/%6Detrics"):
             assert [site.get(path).status, site.post(path, {}).status] == [404, 404]
             assert first.metric(others) == second.metric(others) == 0  # the proxy itself has answered
         with under_load(site) as load, first.says("next try in"):
-            while not (first.metric(translated) and second.metric(translated)):
+            while len(load.answers) < 20:
                 time.sleep(0.05)
             (models[0] / "model.safetensors").unlink()
             os.kill(first.worker_pids()[0], signal.SIGKILL)
@@ -176,7 +195,7 @@ def all_sent_back(connection: socket.socket) -> bytes:
 def test_nginx_ends_slow_silent_and_greedy_clients_and_answers_the_others(
     server: Server, tmp_path: Path, repository: Path
 ) -> None:
-    with running("nginx", tmp_path, repository, [server, server], _HURRIED) as site:
+    with running(tmp_path, repository, [server, server], _HURRIED) as site:
         silent = [connected(site, sent) for sent in (b"", b"GET / HT") for _ in range(50)]
         unread = connected(site, b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500)
         slow = [connected(site, _HEAD + b"\r\nsea", address="127.0.0.2") for _ in range(2)]

@@ -18,7 +18,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.serving.document_store import DocumentStore, StoredDocument
 from nmt_cli.serving.keys import KeyOwner
 from nmt_cli.serving.request_errors import RequestError
-from tests.serving.servers import Answer, Server
+from tests.serving.servers import Answer, Server, Site
 from tests.waiting import wait_until
 
 PAGE = "<!DOCTYPE html>\n<title>{}</title>\n<p class='a &amp; b'>{}<br>\n<img src=x></p>\n"
@@ -32,12 +32,12 @@ def expected(translator: Translator) -> str:
 
 
 def send(
-    server: Server, path: str, fields: Mapping[str, str], content: bytes, *, name: str = "page.html", **headers: str
+    site: Site, path: str, fields: Mapping[str, str], content: bytes, *, name: str = "page.html", **headers: str
 ) -> Answer:
     parts = [f'--xyz\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{v}\r\n' for k, v in fields.items()]
     head = f'--xyz\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n'
     body = "".join(parts).encode() + head.encode() + content + b"\r\n--xyz--\r\n"
-    return server.post(path, body, Content_Type="multipart/form-data; boundary=xyz", **headers)
+    return site.post(path, body, Content_Type="multipart/form-data; boundary=xyz", **headers)
 
 
 LIBRE = {"source": "en", "target": "de", "api_key": ""}
