@@ -209,6 +209,19 @@ def test_the_branches_of_a_plural_are_texts(name: str) -> None:
         assert upper(source.replace("%s", ""), name) == (source.replace("%s", after) if "%s" in source else after)
 
 
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("before", ["", "{}\n", "\n", "\n{}\n", "\n \t\n{} \n"])
+@pytest.mark.parametrize(
+    ("name", "start"), [("a.srt", "00:00:0{},500 --> 00:00:0{},900"), ("a.vtt", "00:0{}.500 --> 00:0{}.900")]
+)
+def test_a_cue_ends_where_the_next_one_begins(name: str, start: str, before: str, line_end: str) -> None:
+    texts = ["«one\n7\ntwo»\n", "3\n", "", "<i>«three»</i>\n42\n", "- «four»\n- «five»"]
+    cues = [f"{before.format(number)}{start.format(number, number)}\n{text}" for number, text in enumerate(texts, 1)]
+    template = re.sub("\n", line_end, "WEBVTT\n\n" * (name == "a.vtt") + "".join(cues).lstrip("\n"))
+    expected = re.sub("(?s)«(.*?)»", lambda text: text[1].upper(), template)
+    assert upper(re.sub("[«»]", "", template), name) == expected
+
+
 def test_the_dash_of_a_speaker_is_not_translated() -> None:
     cue = b"1\n00:00:01,000 --> 00:00:02,000\n{\\an8}- Hello.\n<i>- There.</i>\n"
     document = read_document(cue, "a.srt", languages=EN_DE, limits=COMMAND_LINE_LIMITS)
@@ -416,6 +429,14 @@ def test_translations_stand_beside_their_source() -> None:
     assert upper(memory.format(""), "a.tmx") == memory.format("X").replace("X", added)
     with pytest.raises(DataError, match=r"has no text in en, .* its languages are fr"):
         upper(memory.format("").replace("en-GB", "fr"), "a.tmx")
+
+
+@pytest.mark.parametrize("approval", ['approved="yes"', 'm:confirmed="1"', 'm:locked="true"'])
+def test_an_approved_translation_that_equals_its_source_stays(approval: str) -> None:
+    unit = '<trans-unit id="1" {}><source>Download Manager</source><target>Download Manager</target></trans-unit>'
+    file = f"<xliff><file><body>{unit}</body></file></xliff>"
+    assert upper(file.format(approval), "a.mxliff") == file.format(approval)
+    assert "DOWNLOAD MANAGER" in upper(file.format('approved="no" m:confirmed="0" m:locked="false"'), "a.mxliff")
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ _LINE_BREAK = re.compile(
 _UNITS = frozenset({"trans-unit", "segment"})
 _NO_TRANSLATION = re.compile(r"new|initial|needs-(?:translation|adaptation|l10n)")
 _FOR_REVIEW = "needs-review-translation"
+# What a translator says of a unit: of XLIFF 1.2, and of Phrase's MXLIFF.
+_APPROVALS = (("approved", "yes"), ("m:confirmed", "1"), ("m:locked", "true"))
 
 
 class _Tree:
@@ -198,9 +200,11 @@ def _check_root(roots: Sequence[int], root: str, *, name: str) -> None:
 
 
 def _has_translation(tree: _Tree, unit: int, source: int, target: int | None) -> bool:
-    """Whether the target of a unit is a translation: as its state says, or if it differs from the source."""
+    """Whether the target of a unit is a translation: approved, as its state says, or if it differs from the source."""
     if target is None or not any(_has_text(token) for token in tree.inner(target)):
         return False
+    if any(_attribute(tree.tokens[unit], name) == value for name, value in _APPROVALS):
+        return True
     state = _attribute(tree.tokens[target], "state") or _attribute(tree.tokens[unit], "state")
     if state:
         return _NO_TRANSLATION.fullmatch(state) is None

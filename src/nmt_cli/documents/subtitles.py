@@ -11,9 +11,11 @@ from nmt_cli.documents.markup_tokens import MarkupRules
 from nmt_cli.documents.parts import Block, Part
 from nmt_cli.tokenization.split_text import WIDE
 
-# Times, and the text up to a blank line.
+_END = r"(?:\r\n?|\n|\Z)"
+_TIMES = r"[ \t]*(?:\d+:)?\d+:\d+[,.]\d+[ \t]*-->[^\r\n]*"
+# Times, and the text up to a blank line or the next cue, which may have a number.
 _CUE = re.compile(
-    r"^(?P<times>[ \t]*(?:\d+:)?\d+:\d+[,.]\d+[ \t]*-->[^\n]*\n)(?P<text>(?:[ \t]*[^\s][^\n]*(?:\n|\Z))+)", re.M
+    rf"(?<![^\r\n]){_TIMES}{_END}(?P<text>(?:(?!(?:[ \t]*\d+[ \t]*{_END})?{_TIMES})[ \t]*[^\s][^\r\n]*{_END})+)"
 )
 # Codes and tags may stand before a dash.
 _SPEAKER = re.compile(r"(?:[ \t]|\{\\[^{}\n]*\}|<[^<>\n]*>)*+[-‐–—][ \t]*")
@@ -55,8 +57,8 @@ def _speeches(text: str) -> list[str]:
 
 def _in_lines(block: Block, content: str) -> Block:
     """The block with as many lines as it had, of similar length."""
-    line_end = "\r\n" if "\r\n" in content else "\n"
-    return Block(block.text, partial(_write_in_lines, block, content.count("\n") + 1, line_end))
+    line_end = next((end for end in ("\r\n", "\r") if end in content), "\n")
+    return Block(block.text, partial(_write_in_lines, block, content.count(line_end) + 1, line_end))
 
 
 def _write_in_lines(block: Block, num_lines: int, line_end: str, translation: MarkedText) -> str:
