@@ -45,6 +45,12 @@ def run(tmp_path: Path) -> Path:
         ("decode --format xml", "--format: 'xml' is not one of 'text', 'tsv', 'jsonl'", "--format", "nmt decode"),
         ("decode --bem 4", "nmt decode has no option --bem", "--bem", "did you mean --beam? nmt decode --help lists"),
         ("decode --lenpen 0.6", "nmt decode has no option --lenpen", "--lenpen", "here it is --length-penalty; docs/"),
+        (
+            "train demo --vocab-size 8000",
+            "nmt train has no option --vocab-size",
+            "--vocab-size",
+            "here it is nmt prepare CORPUS --set tokenizer.vocab_size=N; docs/",
+        ),
         ("info --lenpen 0.6", "nmt info has no option --lenpen", "--lenpen", "nmt info --help lists them all"),
         ("trian base", "there is no command 'trian'", "nmt trian", "did you mean nmt train?"),
         ("translate", "there is no command 'translate'", "nmt translate", "here it is nmt decode; docs/"),

@@ -43,6 +43,16 @@ def refuse(text: str) -> RecipeError:
             "unknown key 'training.lr'",
             "here it is training.schedule; docs/how-to/other-toolkits.md has the others",
         ),
+        (
+            "tokenizer: {vocab_size: 8000}",
+            "unknown key 'tokenizer.vocab_size'",
+            "here it is nmt prepare CORPUS --set tokenizer.vocab_size=N; docs/",
+        ),
+        (
+            "tokenizer: {taken_from: runs/other}",
+            "unknown key 'tokenizer.taken_from'",
+            "here it is nmt prepare CORPUS --set tokenizer.taken_from=MODEL; docs/",
+        ),
         ("training:\n  schedule: {name: cosine}", "the key 'training.schedule.peak' is missing", "add peak: VALUE"),
         (
             "training: {schedule: {name: invsqrt}}",

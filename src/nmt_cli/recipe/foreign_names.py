@@ -8,11 +8,13 @@ from typing import Any
 from nmt_cli.errors import RecipeError, nearest_word
 
 PAGE = "docs/how-to/other-toolkits.md"
-# By our name. An option of a command begins with --, and a key of a recipe has a section.
+# By our name. An option of a command begins with --, and a key of a recipe has a section. The vocabulary is the data's.
 _FOREIGN_NAMES: Mapping[str, str] = {
     "nmt decode": "generate translate",
     "nmt export": "convert",
     "nmt prepare": "preprocess",
+    "nmt prepare CORPUS --set tokenizer.taken_from=MODEL": "taken_from",
+    "nmt prepare CORPUS --set tokenizer.vocab_size=N": "vocab_size",
     "nmt score": "evaluate",
     "nmt train": "fit",
     "nmt train RECIPE": "arch",
@@ -33,7 +35,6 @@ _FOREIGN_NAMES: Mapping[str, str] = {
     "model.norm": "normalize_before pre_norm",
     "model.tying": "share_all_embeddings tied_embeddings",
     "tokenizer.dropout": "bpe_dropout",
-    "tokenizer.vocab_size": "vocab_size",
     "training.batch_tokens": "accum_count batch_size max_tokens mini_batch update_freq",
     "training.checkpoint_every": "save_interval_updates",
     "training.clip_norm": "grad_clip max_grad_norm",
@@ -66,7 +67,7 @@ def answer_to_argument(name: str, *, options: Collection[str] = ()) -> str | Non
     own_name = _own_name(name)
     if own_name is None:
         return None
-    typed = f"--set {own_name}=VALUE" if "." in own_name else own_name
+    typed = f"--set {own_name}=VALUE" if "." in own_name and " " not in own_name else own_name
     if typed.startswith("--") and typed.split()[0] not in options:
         return None
     return f"here it is {typed}; {PAGE} has the others"
