@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import open_run
+from nmt_cli.cli.average import average
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.decoding.search.hypotheses import SourceSentence
 from nmt_cli.decoding.search.searcher import Searcher
@@ -210,17 +212,22 @@ def test_a_change_that_other_weights_would_follow_from_is_refused(
     assert contents(stopped) == before
 
 
+@pytest.mark.parametrize("is_stopped", [False, True])
 def test_the_hint_on_another_rate_is_the_command_that_begins_with_the_weights(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_stopped: bool
 ) -> None:
     monkeypatch.setattr("sys.argv", ["nmt", "train", "run.yaml", "-o", "run"])
     monkeypatch.chdir(tmp_path)
     run, rate = Path("run"), "training.schedule.factor=0.1"
-    assert train(prepared, run) == 0
+    with stopped_after(3) if is_stopped else nullcontext():
+        assert train(prepared, run) == (75 if is_stopped else 0)
     with pytest.raises(RecipeError) as caught:
         train(prepared, run, rate)
+    make_model = "nmt average run --last 1 && " if is_stopped else ""
     # Of the two folders the last one counts.
-    assert caught.value.hint.endswith(": nmt train run.yaml -o run --init-from run -o run-2")
+    assert caught.value.hint.endswith(f": {make_model}nmt train run.yaml -o run --init-from run -o run-2")
+    if is_stopped:
+        average([run], last=1)
     assert train(prepared, Path("run-2"), rate, "training.updates=1", init_from=run) == 0
 
 

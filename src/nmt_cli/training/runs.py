@@ -186,9 +186,11 @@ def _difference_error(
     another = "give the new run another folder with -o, or begin anew with --restart (removes the run)"
     if not has_other_vocabulary and not differing_keys(run.recipe.model, recipe.model):
         other = run.directory.with_name(f"{run.directory.name}-2")
+        has_model = any(kind_of(run.directory / name) == "model" for name in ("model", "averaged"))
+        make_model = "" if has_model else f"{shlex.join(['nmt', 'average', str(run.directory), '--last', '1'])} && "
         # Of an option that is given twice, the last one counts.
         begin = shlex.join([*command, "--init-from", str(run.directory), "-o", str(other)])
-        another = f"begin a new run with its weights: {begin}"
+        another = f"begin a new run with its weights: {make_model}{begin}"
     old, new = _fixed_settings(run.recipe), _fixed_settings(recipe)
     if changes := _differences(old, new):
         return RecipeError(
