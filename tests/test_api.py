@@ -157,8 +157,8 @@ def test_texts_and_metrics_that_cannot_be_scored_are_refused() -> None:
     for hypotheses, references in ((["a"], ["a", "b"]), ([], []), (["a"], [["a"], ["a", "b"]])):
         with pytest.raises(DataError, match=r"there are \d hypotheses and \d references\nfix: give one reference for"):
             score(hypotheses, references)
-    for hypothesis, reference in (("a\ud800", "a"), ("a", "a\ud800")):
-        with pytest.raises(DataError, match=r"the text holds half a character, .*\nat: line 2\n"):
+    for hypothesis, reference, side in (("a\ud800", "a", "hypotheses"), ("a", "a\ud800", "references")):
+        with pytest.raises(DataError, match=rf"the text holds half a character, .*\nat: line 2 of the {side}\n"):
             score(["a", hypothesis], ["a", reference], metrics="paper-bleu", language="de")
     unchecked: Any = score  # a type checker would refuse these
     for no_lines in (("ab", "ab"), (["a"], "a"), (["a", "b"], ["a", ["a", "b"]]), ([1], ["a"])):

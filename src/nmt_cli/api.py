@@ -77,15 +77,19 @@ class Translator(LineTranslator):
 
         `column` is the name or number of the column of a table. The other options are as in `translate`.
         Raises DataError if the file is missing, damaged, or in no format that is known. Raises UsageError if `target`
-        has the ending of another format.
+        is `source`, or has the ending of another format.
         """
         source, target = Path(source), Path(target)
         check_kind_of_output(source, target)
         column = None if column is None else str(column)
         with reading_errors(source):
+            if target.exists() and source.samefile(target):
+                raise UsageError(f"{source} is both source and target", setting="target", hint="name another file")
             content = source.read_bytes()
         languages = self.directions.find(from_, to).languages
         document = read_document(content, str(source), languages=languages, limits=COMMAND_LINE_LIMITS, column=column)
+        if not document.blocks:
+            logger.warning("%s has no text to translate", source)
         translated = self.translate_marked(document.blocks, to=to, from_=from_, **overrides)
         write_file(target, document.write(translated), error=DataError)
 
@@ -130,8 +134,9 @@ def score(
     if isinstance(hypotheses, str) or not all(isinstance(line, str) for line in chain(lines, *columns)):
         raise TypeError(_LISTS_OF_LINES)
     for lines_to_score in (lines, *columns):
+        side = "hypotheses" if lines_to_score is lines else "references"
         for number, line in enumerate(lines_to_score, 1):
-            check_characters(line, where=f"line {number}")
+            check_characters(line, where=f"line {number} of the {side}")
     for column in columns:
         if len(column) != len(lines) or not lines:
             message = f"there are {len(lines):,} hypotheses and {len(column):,} references"

@@ -345,8 +345,26 @@ def test_files_of_python_have_columns_by_number_and_keep_their_kind(tmp_path: Pa
     translator.translate_file(tmp_path / "a.csv", tmp_path / "b.csv", column=2)
     (translation,) = translator.translate(SENTENCES[:1])
     assert (tmp_path / "b.csv").read_text() == f"1,{translation.text}\n"
-    with pytest.raises(UsageError, match=r"into another \.csv file"):
-        translator.translate_file(tmp_path / "a.csv", tmp_path / "b.docx")
+    for name in ("b.docx", "b.tsv", "b.txt", "a.csv"):
+        with pytest.raises(UsageError):
+            translator.translate_file(tmp_path / "a.csv", tmp_path / name, column=2)
+    assert (tmp_path / "a.csv").read_text() == f"1,{SENTENCES[0]}\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"a.csv", "b.csv"}
+
+
+def test_a_document_without_text_is_told(
+    tmp_path: Path, model: Path, translator: Translator, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, target, text in (
+        ("a.srt", "b.srt", "1\n00:00:01,000 -> 00:00:02,000\nHello.\n"),
+        ("a.pot", "b.po", 'msgid "one"\nmsgstr "eins"\n'),
+        ("a.htm", "b.html", "<p>42</p>"),
+    ):
+        (tmp_path / name).write_text(text)
+        translator.translate_file(tmp_path / name, tmp_path / target)
+        assert (tmp_path / target).read_text() == text
+        assert f"{name} has no text to translate" in caplog.text
+    assert "a.srt has no text to translate" in run(tmp_path, model, "a.srt").stderr
 
 
 def test_the_messages_of_a_program_are_filled_in(tmp_path: Path, translator: Translator) -> None:
@@ -598,6 +616,7 @@ def test_the_command_takes_a_file_by_its_ending(tmp_path: Path, model: Path) -> 
         ("missing.html",): "fix:   check the path",
         ("in/old.html",): f"fix:   if it is Windows-1252: {iconv} in/old.html > in/utf8-old.html",
         ("table.csv", "-o", "table.docx"): "fix:   write it to translated.csv",
+        ("lines.txt", "-o", "lines.md"): "fix:   write it to translated.txt",
         ("-i", "table.csv"): "fix:   give it as a document, with its ending: nmt decode table.csv -o NEW",
         ("page.txt",): "fix:   give it as a document, with its ending: nmt decode FILE -o NEW",
         ("-i", "lines.txt", "--column", "1"): "fix:   give a CSV or TSV file without -i: nmt decode FILE --column NAME",

@@ -180,7 +180,7 @@ def test_readings_above_words_stay_in_an_open_document() -> None:
 
 def test_thousands_of_notes_are_written_in_a_moment() -> None:
     notes = [[f"<note>{number:0100}</note>"] for number in range(20_000)]
-    document = TextDocument("x", Encoding("utf-8"), [f"\0{number}\0" for number in range(20_000)], notes)
+    document = TextDocument(Encoding("utf-8"), [f"\0{number}\0" for number in range(20_000)], notes)
     start = time.process_time()
     assert document.write([]).decode() == "".join(note for (note,) in notes)
     assert time.process_time() - start < 5
@@ -218,7 +218,7 @@ PARAGRAPHS = st.recursive(
 @settings(max_examples=300, deadline=None)
 def test_whatever_the_order_of_words_all_text_is_in_runs_and_no_tag_is_lost(paragraph: str, random: Random) -> None:
     xml = f'<d xmlns:w="w" xmlns:r="r">{word(f"<p>{paragraph}</p>")}</d>'
-    document = TextDocument("x", Encoding("utf-8"), *office_parts(xml, WORD))
+    document = TextDocument(Encoding("utf-8"), *office_parts(xml, WORD))
 
     def shuffled(words: list[Range]) -> list[Range]:
         return random.sample(words, len(words))

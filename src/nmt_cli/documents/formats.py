@@ -51,7 +51,6 @@ COMMAND_LINE_LIMITS = Limits(max_bytes=1 << 29, max_entries=20_000, max_unpacked
 class TextDocument:
     """A text in parts. A number between zeros in it stands for one of `nested`."""
 
-    name: str
     encoding: Encoding
     parts: Sequence[Part]
     nested: Sequence[Sequence[Part]] = ()
@@ -153,7 +152,7 @@ _TEXTS: Mapping[str, Callable[[str], Sequence[Part]]] = {
 }
 _XLIFF = (".xliff", ".xlf", ".sdlxliff", ".mqxliff", ".mxliff")
 _PO = (".po", ".pot")
-_MARKUP = (".html", ".htm", ".xhtml", ".xml", ".tmx", *_XLIFF)
+_MARKUP_ENDINGS = (".html", ".htm", ".xhtml", ".xml", ".tmx", *_XLIFF)
 # In these, translations stand beside their source.
 _BILINGUAL = dict.fromkeys(_XLIFF, xliff_parts) | {".tmx": tmx_parts} | dict.fromkeys(_PO, po_parts)
 _DELIMITERS = {".csv": None, ".tsv": "\t"}
@@ -175,7 +174,9 @@ def is_binary(name: str) -> bool:
 def check_kind_of_output(source: Path, output: Path) -> None:
     """Raise UsageError if a document would be written under the name of another kind: a .docx holds no .html."""
     ending = ending_of(source.name)
-    if (is_binary(source.name) or is_binary(output.name)) and ending_of(output.name) not in ("", ending):
+    # Endings of one format, such as .htm and .html, have one reader.
+    kinds = [_TEXTS.get(one) or _BILINGUAL.get(one) or one for one in (ending, ending_of(output.name))]
+    if all(kinds) and kinds[0] != kinds[1]:
         message = (
             f"{source.name} is translated into another {ending} file, and {output} is named as one of another kind"
         )
@@ -202,7 +203,7 @@ def read_document(
         raise DataError(message, setting="column", hint="leave `column` out: it is for .csv and .tsv files")
     if ending in _ARCHIVES:
         return _read_archive(content, _ARCHIVES[ending], name=name, limits=limits)
-    declaration = MARKUP_ENCODING if ending in _MARKUP else PO_ENCODING if ending in _PO else None
+    declaration = MARKUP_ENCODING if ending in _MARKUP_ENDINGS else PO_ENCODING if ending in _PO else None
     text, encoding = decode_text(content, declaration, name=name)
     if ending in _BILINGUAL:
         parts = _BILINGUAL[ending](text, languages=languages, name=name)
@@ -210,7 +211,7 @@ def read_document(
         parts = table_parts(text, column=column, delimiter=_DELIMITERS[ending], name=name)
     else:
         parts = list(_TEXTS[ending](text))
-    return TextDocument(name, encoding, parts)
+    return TextDocument(encoding, parts)
 
 
 def _read_archive(content: bytes, archive: _Archive, *, name: str, limits: Limits) -> ZipDocument:
@@ -234,8 +235,8 @@ def _read_archive(content: bytes, archive: _Archive, *, name: str, limits: Limit
 def _read_entry(content: bytes, rules: OfficeRules | MarkupRules, *, name: str) -> TextDocument:
     text, encoding = decode_text(content, MARKUP_ENCODING, name=name)
     if isinstance(rules, MarkupRules):
-        return TextDocument(name, encoding, parse_markup(text, rules).parts)
-    return TextDocument(name, encoding, *office_parts(text, rules))
+        return TextDocument(encoding, parse_markup(text, rules).parts)
+    return TextDocument(encoding, *office_parts(text, rules))
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from nmt_cli.decoding.translation import Translation
     from nmt_cli.documents.formats import DocumentInBlocks
     from nmt_cli.documents.marked_text import MarkedText
+
+logger = logging.getLogger(__name__)
 
 _BLOCKS_TOGETHER = 1000
 _BEGINNING = 1 << 16  # by which a page or a table is known that is called .txt
@@ -81,7 +84,10 @@ class DocumentFile:
         if ending_of(source.name) == ".txt":
             check_unstructured(content[:_BEGINNING], name=str(source))
         document = read_document(content, str(source), languages=languages, limits=limits, column=column)
-        return cls(document, document.blocks)
+        blocks = document.blocks
+        if not blocks:
+            logger.warning("%s has no text to translate", source)
+        return cls(document, blocks)
 
     def total(self) -> int:
         """The number of blocks."""
