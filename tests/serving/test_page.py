@@ -316,10 +316,13 @@ def test_a_file_comes_back_as_a_download(page: Browser, server: Server, tmp_path
     page.send("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
     root = page.send("DOM.getDocument")["root"]["nodeId"]
     node = page.send("DOM.querySelector", nodeId=root, selector="#file")["nodeId"]
+    page.run("$('terms').value = 'sea = Meer'")
     page.send("DOM.setFileInputFiles", files=[str(file)], nodeId=node)
     page.until("$('status').querySelector('a') !== null")
+    page.run("$('terms').value = ''")
     wait_until(lambda: (folder / "seite 1_de.html").is_file(), told=lambda: str([*folder.iterdir()]))
-    assert (folder / "seite 1_de.html").read_text(encoding="utf-8").count("<b>") == 1
+    translated = (folder / "seite 1_de.html").read_text(encoding="utf-8")
+    assert (translated.count("<b>"), translated.count("Meer")) == (1, 1)
     assert page.run("$('status').textContent") == "Download the translation of seite 1.html"
     wrong = tmp_path / "page.exe"
     wrong.write_bytes(b"x")
@@ -335,6 +338,11 @@ def test_terms_and_tags_are_kept(page: Browser) -> None:
     page.type("sea = Meer\nhouse =\n= x")
     page.until("$('target').textContent.includes('Meer') && !document.querySelector('#target.waiting')")
     assert '"terms":{"sea":"Meer"}' in page.run("$('curl').textContent")
+    page.point("#target .word", click=True)
+    page.until("!$('choices').hidden && document.querySelector('#choices li').textContent[0] !== '…'")
+    others = page.run("[...document.querySelectorAll('#choices li')].map(one => one.textContent)")
+    assert all("Meer" in other for other in others)
+    page.press("Escape")
     page.run("$('clear').click(); $('source').focus()")
     page.run("$('markup').click()")
     page.run("$('source').focus()")

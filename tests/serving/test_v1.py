@@ -125,6 +125,30 @@ def test_words_that_may_come_next_differ_and_the_best_is_first(server: Server, t
 
 
 @pytest.mark.parametrize(
+    ("asked", "kept"),
+    [
+        ({"text": "the old sea by {name}"}, "{name}"),
+        ({"text": "the old sea at https://example.org/a?b=1", "prefix": "am"}, "https://example.org/a?b=1"),
+        ({"text": "the old sea", "prefix": "am", "terms": {"sea": "Meer"}}, "Meer"),
+    ],
+)
+def test_other_words_keep_what_a_translation_keeps(server: Server, asked: dict[str, object], kept: str) -> None:
+    found = server.post("/v1/words", {"source": "en"} | asked).json["words"]
+    assert [one["text"] for one in found if kept not in one["text"]] == []
+    assert found
+
+
+def test_other_words_of_a_line_in_capitals_are_those_of_its_sentence(server: Server) -> None:
+    def ask(text: str, prefix: str) -> list[str]:
+        asked = {"text": text, "source": "en", "prefix": prefix, "terms": {"sea": "Meer"}}
+        return [f"{one['word']}: {one['text']}" for one in server.post("/v1/words", asked).json["words"]]
+
+    found = ask("THE OLD SEA STANDS", "AM")
+    assert found == [one.upper() for one in ask("The old sea stands", "Am")]
+    assert any("MEER" in one for one in found)
+
+
+@pytest.mark.parametrize(
     ("path", "asked", "field"),
     [
         ("translate", {"beam": 99}, "beam"),

@@ -61,7 +61,7 @@ class QueuedText:
             is_aligned = options.alignments or bool(block.marks)
             ranges = split.ranges_by_sentence(block.kept)
             for text, kept, num_pieces in zip(split.sentences, ranges, counts, strict=True):
-                found = _found_terms(text, kept, route, options, terms)
+                found = found_terms(text, kept, route, options, terms)
                 asked = AskedSentence(text, route.pair, tuple(kept), found, is_aligned)
                 sentences.append(queued_sentence(asked, num_pieces, task, caller))
         return cls(route, split_blocks, sentences)
@@ -91,7 +91,7 @@ def abandon(sentences: Sequence[QueuedSentence]) -> None:
             sentence.result.exception()
 
 
-def _found_terms(
+def found_terms(
     text: str, kept: Sequence[tuple[int, int]], route: ModelRoute, options: SearchOptions, terms: TermList | None
 ) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """The terms in a sentence as the worker writes it for the search: a line in capitals as a sentence."""

@@ -25,7 +25,7 @@ from nmt_cli.serving.glossaries import GlossaryStore
 from nmt_cli.serving.keys import ApiKeys, KeyOwner
 from nmt_cli.serving.models import ServedModel
 from nmt_cli.serving.queue import QueuedSentence
-from nmt_cli.serving.queued_texts import Caller, QueuedText, abandon, queued_sentence
+from nmt_cli.serving.queued_texts import Caller, QueuedText, abandon, found_terms, queued_sentence
 from nmt_cli.serving.request_errors import (
     BUSY_CODE,
     TIMEOUT,
@@ -271,7 +271,13 @@ class Service:
         )
 
     async def ask_about_words(
-        self, source: str, task: AttentionTask | NextWordsTask, route: ModelRoute, *, caller: Caller
+        self,
+        source: str,
+        task: AttentionTask | NextWordsTask,
+        route: ModelRoute,
+        *,
+        terms: TermList | None = None,
+        caller: Caller,
     ) -> dict[str, Any]:
         """A worker's answer about single words: next words, or attention."""
         model = route.model
@@ -281,7 +287,9 @@ class Service:
         for name, num_pieces in zip(("text", field), pieces_of_texts, strict=True):
             if num_pieces > model.max_pieces:
                 raise too_large_error(f"the {name} is too long to look into", hint="send a single sentence", where=name)
-        sentence = queued_sentence(AskedSentence(texts[0], route.pair), pieces_of_texts[0], task, caller)
+        found = found_terms(texts[0], (), route, SearchOptions(), terms)
+        asked = AskedSentence(texts[0], route.pair, terms=found)
+        sentence = queued_sentence(asked, pieces_of_texts[0], task, caller)
         deadline = asyncio.get_running_loop().time() + self.limits.timeout_seconds
         try:
             self._submit([sentence], model)

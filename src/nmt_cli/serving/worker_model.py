@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, assert_never
 from nmt_cli import console
 from nmt_cli.artifacts.manifest import holds_model, model_digest
 from nmt_cli.decoding.terms import TermList
+from nmt_cli.documents.kept_text import find_kept
 from nmt_cli.errors import DataError, DeviceError, ModelError, UsageError
 from nmt_cli.memory import collect_garbage_rarely
 from nmt_cli.recipe.directions import Direction
 from nmt_cli.serving.log import configure_server_log
+from nmt_cli.tokenization.casing import as_sentence, in_capitals, in_sentence_case
 from nmt_cli.tokenization.pieces import Range
 
 if TYPE_CHECKING:
@@ -191,25 +193,35 @@ class WorkerModel:
     def _find_next_words(self, sentence: AskedSentence, task: NextWordsTask) -> dict[str, Any]:
         """The likely next words after the prefix, each with the best translation that has it."""
         loaded, device = self._as_torch_model()
-        prefix = " ".join(task.prefix.split())
-        self._check_fits_model("text", sentence.text, loaded.source)
+        (source, target), prefix = sentence.pair, " ".join(task.prefix.split())
+        # The translator reads a line with a prefix as it is.
+        kept, trained = find_kept(sentence.text), self._engine.trained_lines
+        text, casing = as_sentence(sentence.text, kept, tokenizer=loaded.source, language=source, trained=trained)
+        if casing == "capitals":
+            prefix = in_sentence_case(prefix, find_kept(prefix), tokenizer=loaded.target, language=target)
+        self._check_fits_model("text", text, loaded.source)
         self._check_fits_model("prefix", prefix, loaded.target)
-        direction = loaded.config.languages.find(*sentence.pair)
-        pieces = likely_next_pieces(
-            loaded, sentence.text, prefix, direction=direction, count=task.num_words, device=device
-        )
+        direction = loaded.config.languages.find(source, target)
+        pieces = likely_next_pieces(loaded, text, prefix, direction=direction, count=task.num_words, device=device)
         prefixes = [f"{prefix} {piece}".strip() for piece in pieces]
         translations = self._translator.translate(
-            [sentence.text] * len(prefixes),
-            from_=sentence.pair[0],
-            to=sentence.pair[1],
+            [text] * len(prefixes),
+            from_=source,
+            to=target,
             samples=0,
             beam=task.beam,
             prefixes=prefixes,
+            terms=TermList(dict(sentence.terms)) if sentence.terms else None,
             split_sentences="never",
+            copy_symbols=True,
+            stop_loops=True,
         )
+
+        def as_asked(text: str) -> str:
+            return in_capitals(text, [], find_kept(text), target)[0] if casing == "capitals" else text
+
         words = [
-            {"word": word, "text": best.text, "score": best.score, "log_prob": best.log_prob}
+            {"word": as_asked(word), "text": as_asked(best.text), "score": best.score, "log_prob": best.log_prob}
             for word, best in best_by_next_word(translations, prefix).items()
         ]
         return {"words": words}

@@ -63,13 +63,18 @@ def share_of_casing(lines: Sequence[str], language: str, casing: Casing) -> floa
 def as_sentence(
     text: str, kept: Sequence[Range], *, tokenizer: Tokenizer, language: str, trained: TrainedLines | None
 ) -> CasedText:
-    """The text as a sentence but for its kept ranges, if it has a casing of which training had few lines.
-
-    A word has small letters, unless the vocabulary knows it with capitals much better, as it knows a name.
-    """
+    """The text in sentence case, if it has a casing of which training had few lines."""
     casing = casing_of(" ".join(text[start:end] for start, end in _others(text, kept)), language)
     if casing is None or (trained is not None and _share(trained, casing) >= _MANY_LINES):
         return CasedText(text, None)
+    return CasedText(in_sentence_case(text, kept, tokenizer=tokenizer, language=language), casing)
+
+
+def in_sentence_case(text: str, kept: Sequence[Range], *, tokenizer: Tokenizer, language: str) -> str:
+    """The text as a sentence but for its kept ranges, with the same number of characters.
+
+    A word has small letters, unless the vocabulary knows it with capitals much better, as it knows a name.
+    """
     is_first = True
 
     def usual(match: re.Match[str]) -> str:
@@ -89,7 +94,7 @@ def as_sentence(
 
     for start, end in _others(text, kept):
         text = text[:start] + _WORD.sub(usual, text[start:end]) + text[end:]
-    return CasedText(text, casing)
+    return text
 
 
 def capitalised(text: str, language: str) -> str:

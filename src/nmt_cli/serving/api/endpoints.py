@@ -18,6 +18,7 @@ from pydantic_core import PydanticCustomError, to_json
 from starlette.routing import BaseRoute
 
 from nmt_cli import __version__
+from nmt_cli.decoding.terms import TermList
 from nmt_cli.languages import language_name
 from nmt_cli.serving.api.requests import (
     read_fields,
@@ -28,7 +29,7 @@ from nmt_cli.serving.api.requests import (
 )
 from nmt_cli.serving.document_store import StoredDocument
 from nmt_cli.serving.keys import KeyOwner
-from nmt_cli.serving.service import Service
+from nmt_cli.serving.service import Service, off_the_loop
 from nmt_cli.tokenization.white_space import is_blank
 
 # They only describe the key in the OpenAPI document: `ApiKeys.authenticate` reads it.
@@ -49,6 +50,11 @@ NotBlank = Annotated[
     str, AfterValidator(_check_not_blank), Field(json_schema_extra={"pattern": r"[^\s\x00-\x1f\x7f-\x9f]"})
 ]
 """Text that may not be blank."""
+Terms = Annotated[
+    dict[NotBlank, NotBlank],
+    Field(description="terms and their translations, of which there may be several forms: Haus|Hauses"),
+]
+"""Terms of a request."""
 
 
 class Language(BaseModel):
@@ -167,6 +173,11 @@ class LongFormRoute(JsonRoute):
     """A route like `FormRoute`, whose body may be as long as a file."""
 
     _read = staticmethod(read_long_fields)
+
+
+async def term_list(terms: Mapping[str, str]) -> TermList | None:
+    """The terms of a request; None if it has none. DataError if a form of a translation is blank."""
+    return await off_the_loop(list(terms), lambda: TermList(terms)) if terms else None
 
 
 def file_response(document: StoredDocument) -> Response:

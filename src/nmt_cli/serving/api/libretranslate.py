@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, UploadFile
 from fastapi.responses import FileResponse, Response
-from pydantic import BaseModel, Field, WithJsonSchema
+from pydantic import BaseModel, Field, Json, WithJsonSchema
 
 from nmt_cli.documents.formats import ENDINGS
 from nmt_cli.documents.markup_tokens import MARKUP
@@ -24,9 +24,11 @@ from nmt_cli.serving.api.endpoints import (
     Language,
     OpenCall,
     SourceLanguage,
+    Terms,
     file_response,
     json_response,
     keyed_call,
+    term_list,
 )
 from nmt_cli.serving.api.requests import watch_caller
 from nmt_cli.serving.request_errors import BUSY, REFUSED, RequestError, invalid_request_error, shorten
@@ -54,6 +56,7 @@ class LibreFileRequest(BaseModel):
     file: UploadFile
     source: Annotated[str, Field(description="a language's code, or auto")]
     target: Annotated[str, Field(description="a language's code")]
+    terms: Annotated[Json[Terms], Field(description="an object, as in /v1/translate; LibreTranslate has none")] = {}
     api_key: str | None = None
 
 
@@ -170,6 +173,7 @@ async def translate_file(fields: Annotated[LibreFileRequest, FILE_FORM], call: _
             fields.file.filename or "",
             source=fields.source,
             target=fields.target,
+            terms=await term_list(fields.terms),
             owner=call.owner,
             caller=caller,
         )

@@ -15,13 +15,22 @@ from nmt_cli.decoding.terms import TermList
 from nmt_cli.documents.markup import MarkupDocument
 from nmt_cli.documents.markup_tokens import MARKUP
 from nmt_cli.languages import DetectedLanguage
-from nmt_cli.serving.api.endpoints import Call, JsonRoute, NotBlank, OpenCall, SourceLanguage, json_response, keyed_call
+from nmt_cli.serving.api.endpoints import (
+    Call,
+    JsonRoute,
+    NotBlank,
+    OpenCall,
+    SourceLanguage,
+    Terms,
+    json_response,
+    keyed_call,
+    term_list,
+)
 from nmt_cli.serving.api.requests import watch_caller
 from nmt_cli.serving.models import ServedModel
 from nmt_cli.serving.request_errors import BUSY, REFUSED, ClientGone, RequestError
 from nmt_cli.serving.request_limits import SearchOptions
 from nmt_cli.serving.router import ModelRoute
-from nmt_cli.serving.service import off_the_loop
 from nmt_cli.serving.translated_texts import Candidate, TranslatedText
 from nmt_cli.serving.worker_model import AttentionTask, NextWordsTask
 
@@ -44,10 +53,7 @@ class TranslateRequest(SearchOptions, _ModelChoice):
     format: Annotated[
         Literal["text", "html", "xml"], Field(description="html, xml: tags stay on their words; else plain text")
     ] = "text"
-    terms: Annotated[
-        dict[NotBlank, NotBlank],
-        Field(description="terms and their translations, of which there may be several forms: Haus|Hauses"),
-    ] = {}
+    terms: Terms = {}
     stream: Annotated[bool, Field(strict=True, description="a line of JSON for each text as soon as it is done")] = (
         False
     )
@@ -68,6 +74,7 @@ class NextWordsRequest(_ModelChoice):
 
     text: NotBlank
     prefix: Annotated[str, Field(description="what the translation begins with, in whole words")] = ""
+    terms: Terms = {}
 
 
 class NextWord(Candidate):
@@ -166,7 +173,7 @@ async def translate(fields: TranslateRequest, call: _Keyed) -> Response:
     text = "\n".join(text.plain for text in texts)
     route = await call.service.find_route(fields.source, fields.target, text=text)
     routes = [route] * len(texts)
-    terms = await off_the_loop(list(fields.terms), lambda: TermList(fields.terms)) if fields.terms else None
+    terms = await term_list(fields.terms)
     characters = sum(len(text.plain) for text in texts)
     charged = call.owner.charged(requests=max(1, len(texts)), characters=characters)
     if fields.stream:
@@ -196,7 +203,8 @@ async def next_words(fields: NextWordsRequest, call: _Keyed) -> Response:
         num_words, beam = call.service.limits.alternatives + 1, route.model.config.recipe.decoding.beam
         task = NextWordsTask(" ".join(fields.prefix.split()), num_words, beam)
         with watch_caller(call.request) as caller:
-            answer = await call.service.ask_about_words(fields.text, task, route, caller=caller)
+            terms = await term_list(fields.terms)
+            answer = await call.service.ask_about_words(fields.text, task, route, terms=terms, caller=caller)
             return json_response(NextWordsAnswer.model_validate(answer))
 
 
