@@ -32,6 +32,7 @@ _HEADER = ("figure", "paper", "here", "verdict")
 _TESTS: dict[str, tuple[_Split, str]] = {"newstest2013": ("valid", "model"), "newstest2014": ("test", "averaged")}
 _DECIDES = "newstest2014 paper BLEU"
 _METRICS = {"paper-BLEU": "paper BLEU", "BLEU": "sacreBLEU"}
+_OF_THE_DATA = {"name", "description", "corpus"}  # keys that nmt train changes where the data is another corpus
 _DAMAGED_HINT = "remove the file, and give the same command once more"
 
 logger = logging.getLogger(__name__)
@@ -119,11 +120,12 @@ def experiments() -> dict[str, list[Expected]]:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The recipe with the user's settings, the folders, and the expected figures."""
+    """The recipe with the user's settings, the folders, and the expected figures. Data of --data is not prepared."""
 
     recipe_name: str
     recipe: Recipe
     settings: Sequence[str]
+    is_data_named: bool
     data: Path
     run: Path
     expected: Sequence[Expected]
@@ -148,20 +150,23 @@ class _Plan:
 
 
 def _plan(experiment: str, *, settings: Sequence[str], data: Path | None, run: Path | None) -> _Plan:
-    from nmt_cli.recipe.loading import load_recipe
+    from nmt_cli.recipe.loading import resolve_recipe
+    from nmt_cli.training.runs import named_after_data_and_model
 
     known, name = experiments(), experiment.removesuffix("-en-de")
     if name not in known:
         hint = "there are base-en-de, big-en-de, base-en-fr, big-en-fr, and each row of Table 3, as table3/b-dk16"
         raise UsageError(f"there is no experiment {experiment!r}", where=experiment, hint=hint)
-    recipe = load_recipe(name, overrides=settings)
-    run_name = recipe.name if data is None else f"{data.name}-{recipe.name}"
+    resolved = resolve_recipe(name, overrides=settings)
+    directory = data or Path("data", str(resolved.recipe.corpus))
+    named = named_after_data_and_model(resolved, directory, init_from=None, is_packaged=True)
     return _Plan(
         recipe_name=name,
-        recipe=recipe,
+        recipe=resolved.recipe,
         settings=settings,
-        data=data or Path("data") / str(recipe.corpus),
-        run=run or Path("runs") / run_name,
+        is_data_named=data is not None,
+        data=directory,
+        run=run or Path("runs", named.recipe.name),
         expected=known[name],
     )
 
@@ -188,10 +193,9 @@ def _steps(plan: _Plan) -> list[_Step]:
 
     data, run, (src, tgt) = str(plan.data), str(plan.run), plan.languages
     settings = [word for setting in plan.settings for word in ("--set", setting)]
-    steps = [
-        _Step(["prepare", str(plan.recipe.corpus), "-o", data], lambda: (plan.data / DATA_MANIFEST).is_file()),
-        _Step(["train", plan.recipe_name, "--data", data, "-o", run, *settings], lambda: _is_trained(plan)),
-    ]
+    prepare = _Step(["prepare", str(plan.recipe.corpus), "-o", data], lambda: (plan.data / DATA_MANIFEST).is_file())
+    train = _Step(["train", plan.recipe_name, "--data", data, "-o", run, *settings], lambda: _is_trained(plan))
+    steps = [train] if plan.is_data_named else [prepare, train]
     for test, (split, model) in plan.tests.items():
         manifest = plan.run / model / MANIFEST
         if model == "averaged":
@@ -216,7 +220,7 @@ def _is_trained(plan: _Plan) -> bool:
     if not (plan.run / RUN_FILE).is_file():
         return False
     run = open_run(plan.run)
-    trained, wanted = ((r.model, r.tokenizer, r.training) for r in (run.recipe, plan.recipe))
+    trained, wanted = (each.model_dump(exclude=_OF_THE_DATA) for each in (run.recipe, plan.recipe))
     return run.record.finished is not None and trained == wanted
 
 
