@@ -251,6 +251,7 @@ def test_a_direction_of_nothing_but_synthetic_text_is_prepared_without_validatio
         "there is no validation text of de-en, so training does not measure it: add some to valid",
     ]
     all_synthetic = text.replace("target: de}}", "target: de}, synthetic: true}")
+    write_prefix(tmp_path / "made", [*MADE, *MADE])  # what is dropped of de-en is no reason for en-de
     error = refusal(lambda: run(corpus(tmp_path, all_synthetic), tmp_path / "other"))
     assert error.message.endswith("more than half of the 0 clean training pairs of en-de, without synthetic ones")
 

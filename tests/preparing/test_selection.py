@@ -97,6 +97,22 @@ def test_a_source_with_several_translations_keeps_all_or_one(
     assert "<h2>Several translations</h2>" in (prepared.directory / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        (["several_translations=newest"], ["die Katze"]),
+        (["several_translations=first", "duplicates=false"], ["die Katze", "die Katze"]),
+    ],
+)
+def test_a_translation_that_comes_again_is_one_translation(
+    tmp_path: Path, settings: list[str], kept: list[str]
+) -> None:
+    translations = ["die Katze", "ein Kater", "ein Kater", "die Katze"]
+    pairs = [*TRAINING, *(("a cat", translation) for translation in translations)]
+    prepared = prepare_sources(tmp_path, {"text": pairs}, 1, *(f"cleaning.{one}" for one in settings))
+    assert [tgt for src, tgt in training_pairs(prepared) if src == "a cat"] == kept
+
+
 UNIT = '<tu{}><tuv xml:lang="en"><seg>a cat</seg></tuv><tuv xml:lang="de"{}><seg>{}</seg></tuv></tu>'
 
 
@@ -104,7 +120,8 @@ def test_the_newest_translation_goes_by_the_dates_of_tmx(tmp_path: Path) -> None
     write_prefix(tmp_path / "valid", VALIDATION)
     write_prefix(tmp_path / "text", [*TRAINING[:300], ("a cat", "der Kater")])
     units = [
-        UNIT.format(' creationdate="20200101T000000Z"', "", "eine Katze"),
+        UNIT.format(' creationdate="20200101T000000Z"', "", "die Katze"),
+        UNIT.format(' creationdate="20210101T000000Z"', "", "eine Katze"),
         UNIT.format("", ' changedate="20240301T120000Z"', "die Katze"),
         UNIT.format(' changedate="20230301T120000Z"', "", "ein Kater"),
     ]

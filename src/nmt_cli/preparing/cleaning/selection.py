@@ -65,19 +65,23 @@ def choose_copies(
         is_kept[is_dropped] = False
 
     is_new = first_occurrences(_joined(chunks, "digests", np.uint64))
+    is_held_out = np.zeros_like(is_kept)
     if config.duplicates:
         drop(~is_new, DUPLICATE)
     if config.overlap != "report":
-        drop(_joined(chunks, "matches", np.uint8) >= (PAIR if config.overlap == "pairs" else SIDE), HELD_OUT)
+        is_held_out = _joined(chunks, "matches", np.uint8) >= (PAIR if config.overlap == "pairs" else SIDE)
+        drop(is_held_out, HELD_OUT)
     sources = _joined(chunks, "source_digests", np.uint64)
-    is_repeated = _occur_again(sources, among=is_kept & is_new)
-    several_translations = _describe_several_translations(chunks, sources, is_repeated)
+    has_several = _have_several_translations(sources, is_new, among=~is_held_out)
+    several_translations = _describe_several_translations(chunks, sources, has_several & is_new)
     if config.several_translations != "all":
-        indices = np.flatnonzero(is_repeated)
+        # Duplicates too: the newest translation may be an old one that comes again.
+        indices = np.flatnonzero(has_several)
         if config.several_translations == "newest":
             indices = indices[np.argsort(_joined(chunks, "dates", np.int64)[indices], kind="stable")][::-1]
+        digests = _joined(chunks, "digests", np.uint64)[indices]
         is_other = np.zeros_like(is_kept)
-        is_other[indices[~first_occurrences(sources[indices])]] = True
+        is_other[indices] = ~np.isin(digests, digests[first_occurrences(sources[indices])])
         drop(is_other, OTHER_TRANSLATION)
     return [_copies_by_weight(chunk) * is_kept[part] for chunk, part in parts], several_translations
 
@@ -156,14 +160,16 @@ def first_occurrences(digests: NDArray[np.uint64]) -> NDArray[np.bool_]:
     return is_new
 
 
-def _occur_again(digests: NDArray[np.uint64], *, among: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """True for each of some digests that occurs among them several times, [n]."""
-    is_repeated = np.zeros(len(digests), dtype=bool)
-    for part in _parts(digests):
+def _have_several_translations(
+    sources: NDArray[np.uint64], is_new: NDArray[np.bool_], *, among: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """True for each of some pairs, duplicates too, whose source several new pairs among them have, [n]."""
+    has_several = np.zeros(len(sources), dtype=bool)
+    for part in _parts(sources):
         indices = part[among[part]]
-        _, inverse, counts = np.unique(digests[indices], return_inverse=True, return_counts=True)
-        is_repeated[indices] = counts[inverse] > 1
-    return is_repeated
+        _, inverse = np.unique(sources[indices], return_inverse=True)
+        has_several[indices] = np.bincount(inverse[is_new[indices]], minlength=len(indices))[inverse] > 1
+    return has_several
 
 
 def _parts(digests: NDArray[np.uint64]) -> Iterator[NDArray[np.int64]]:
@@ -225,7 +231,7 @@ def _split_sizes(corpus: Corpus, text: TrainingText) -> dict[Split, int]:
     sizes = {split: corpus.size_of(split, clean_pairs=clean_pairs) for split in corpus.set_aside}
     if sum(sizes.values()) > _LARGEST_SHARE * clean_pairs:
         asked = " and ".join(f"{split}_size {size:,}" for split, size in sizes.items())
-        dropped, fix = most_dropped(text.by_source, corpus.cleaning)
+        dropped, fix = most_dropped(text.own_counts, corpus.cleaning)
         true_ones = ", without synthetic ones" if any(chunk.facts["is_synthetic"] for chunk in text.chunks) else ""
         of_direction = f" of {text.languages}" if len(corpus.directions.pairs) > 1 else ""
         raise DataError(
