@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nmt_cli.languages import parse_languages
 from nmt_cli.preparing.corpus import LocatedCorpus
 from nmt_cli.preparing.corpus_loading import corpus_from_files
 from tests.preparing.corpus_files import Pairs, contents, invented_pairs, refusal, run, training_pairs
@@ -143,7 +144,7 @@ def test_pairs_that_all_share_sentences_cannot_be_split(tmp_path: Path) -> None:
             "other script",
             ("one two three", "один два три"),
             ["cleaning.other_script=true"],
-            "name the script in the language code, as in sr-Latn, or: --set cleaning.other_script=false keeps them",
+            "name the script in the language code, as in sr_Latn, or: --set cleaning.other_script=false keeps them",
         ),
     ],
 )
@@ -156,6 +157,8 @@ def test_the_settings_that_an_error_names_keep_the_pairs(
     assert not (tmp_path / "data.partial").exists()  # there is nothing to continue
     assert error.where == "my.tsv:1"
     assert error.hint == hint
+    if code := re.search(r"as in ([\w-]+)", hint):
+        assert parse_languages(f"en-{code[1]}") == ("en", code[1])
     if relaxed := re.findall(r"--set (\S+)", hint):
         again = refusal(lambda: run(of_tsv(tmp_path, [pair] * 200, *rules, *relaxed), tmp_path / "data"))
         assert again.message == (

@@ -189,7 +189,7 @@ def _fix_for(reason: str, counts: SourceCounts, config: CleaningConfig) -> str:
         return f"double-encoded characters: {conversion(None, DECODE_TWICE, new='mended')}"
     relaxed = " ".join(f"--set cleaning.{setting}" for setting in REASONS[reason].relaxed)
     causes = {
-        "other script": "name the script in the language code, as in sr-Latn, or: ",
+        "other script": "name the script in the language code, as in sr_Latn, or: ",
         "other language": "if the sides are swapped, give them in the other order; else: ",
     }
     return f"{causes.get(reason, '')}{relaxed} keeps them" if relaxed else "look at that line"
