@@ -189,7 +189,7 @@ def test_patience_ends_training_after_validations_that_are_no_better(
     assert train(prepared, run, *settings) == 0
     # Validated after 2, 4, 6 and 8: after 4 it was best, and after 8 as good, which is no better.
     assert events(run)[-1] == {"event": "end", "reason": "patience", "update": 8}
-    assert f"no better {metric} in 2 validations: training ends after update 8; the best was after 8" in caplog.messages
+    assert f"no better {metric} in 2 validations: training ends after update 8; the best was after 8" in caplog.text
     assert [event["update"] for event in events(run, "validation")] == [2, 4, 6, 8]
     assert load_saved_config(run / "model").updates == [8]  # of equally good ones the newer
     assert checkpoints(run) == left
@@ -240,7 +240,11 @@ def test_a_training_out_of_patience_ends_again_at_once_and_goes_on_with_more(
     caplog.set_level("INFO")
     caplog.clear()
     assert train(prepared, run, *settings) == 0
-    assert caplog.messages[0] == f"{run} finished before, after update 6; its model is {run / 'model'}"
+    assert f"{run} finished before, after update 6; its model is {run / 'model'}" in caplog.messages
+    caplog.clear()
+    assert train(prepared, run, *settings, "training.updates=30") == 0
+    assert events(run)[-1] == {"event": "end", "reason": "patience", "update": 6}
+    assert "training.patience" in caplog.text
     assert train(prepared, run, *settings, "training.patience=3") == 0
     # Update 8 was better, so that the patience began anew: 10, 12 and 14 were not.
     assert events(run)[-1] == {"event": "end", "reason": "patience", "update": 14}

@@ -332,13 +332,16 @@ class Trainer:
         (chosen,) = choose_checkpoints(run, by="best" if run.num_best_kept else "last", number=1)
         saved = load_saved_config(output) if kind_of(output) == "model" else None
         is_there = saved is not None and (saved.updates, saved.recipe) == ([chosen.update], recipe)
+        if ending == "patience":
+            bad = f"no better {state.metric} in {state.validations_since_best} validations"
+            report(
+                f"{bad}: training ends after update {state.update:,}; the best was after {chosen.update:,};"
+                " a larger training.patience continues"
+            )
         if run.record.finished is not None and is_there:
             report(f"{run.directory} finished before, after update {state.update:,}; its model is {output}")
             return
         if run.record.finished is None:
-            if ending == "patience":
-                bad = f"no better {state.metric} in {state.validations_since_best} validations"
-                report(f"{bad}: training ends after update {state.update:,}; the best was after {chosen.update:,}")
             self._reporter.write_event("end", reason=ending, update=state.update)
             run = write_record(run, is_finished=True)
         # The average of one checkpoint is the checkpoint itself.
