@@ -170,8 +170,10 @@ def test_a_signal_during_a_validation_does_not_wait_for_its_end(
 def test_another_precision_is_refused_and_the_hint_helps(
     prepared: PreparedData, stopped: Path, finished: Callable[..., Path]
 ) -> None:
+    before = contents(stopped)
     with pytest.raises(ModelError) as caught:
         train(prepared, stopped, precision="bf16")
+    assert contents(stopped) == before
     error = caught.value
     assert error.exit_code == 5
     assert error.message == "the run was trained in fp32, and would go on in bf16"

@@ -26,6 +26,7 @@ from nmt_cli.artifacts.manifest import WEIGHTS, verify_files, write_manifest
 from nmt_cli.artifacts.run import CHECKPOINTS, Run
 from nmt_cli.artifacts.weights import read_tensors, write_tensors
 from nmt_cli.dataset.prepared_data import PreparedData
+from nmt_cli.devices import Precision
 from nmt_cli.errors import ModelError
 from nmt_cli.training.initial_weights import build_model, read_initial_weights
 from nmt_cli.training.master_weights import MasterWeights
@@ -81,22 +82,16 @@ class Checkpointer:
     def resume(self) -> TrainingState:
         """Load the newest checkpoint or, if there is none, the weights that the run begins with; return the state.
 
-        Raises ModelError if the checkpoint cannot be read, or has another precision.
+        Raises ModelError if the checkpoint cannot be read.
         """
         if self._ranks.is_first:
             files.clear_partial_directories(self._folder.directory, name="update-*")  # the rest of a killed save
-        checkpoint, precision = self._ask_first_rank(self._folder.newest), self._updater.precision
+        checkpoint = self._ask_first_rank(self._folder.newest)
         if checkpoint is None:
             if (initial := self._run.record.init_from) is not None:  # else the model was built with its random weights
                 self._updater.begin_from(read_initial_weights(initial, build_model(self._run.recipe, self._data)))
-            return TrainingState(precision)
+            return TrainingState(self._updater.precision)
         self._saved = state = self._folder.load(checkpoint, self._updater.weights, self._updater.optimizer)
-        if state.precision != precision:
-            raise ModelError(
-                f"the run was trained in {state.precision}, and would go on in {precision}",
-                where=str(checkpoint.path),
-                hint=f"--precision {state.precision}, another folder with -o, or --restart",
-            )
         is_kept = self._is_regular(state.update) or (self._run.num_best_kept > 0 and checkpoint.loss is not None)
         self._interim = None if is_kept else checkpoint.path
         self._ranks.barrier()  # until all have read it: the first may replace it
@@ -175,6 +170,18 @@ class Checkpointer:
         training, validation = self._run.recipe.training, self._run.recipe.validation
         is_validated = update % validation.every == 0 and self._run.num_best_kept > 0
         return update % training.checkpoint_every == 0 or update == training.updates or is_validated
+
+
+def check_precision(run_directory: Path, precision: Precision) -> None:
+    """Raise ModelError if the newest checkpoint of the run, which need not exist, was trained in another precision."""
+    folder = CheckpointFolder(run_directory, recipe_fingerprint="")
+    checkpoint = folder.newest()
+    if checkpoint is not None and (trained := folder.read_state(checkpoint).precision) != precision:
+        raise ModelError(
+            f"the run was trained in {trained}, and would go on in {precision}",
+            where=str(checkpoint.path),
+            hint=f"--precision {trained}, another folder with -o, or --restart",
+        )
 
 
 class CheckpointFolder:

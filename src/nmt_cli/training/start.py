@@ -106,6 +106,7 @@ def train_run(
 ) -> int:
     """Begin or continue the run in `directory`, as one of several ranks or alone, and return the exit code."""
     # Torch's slow parts take a second: a launcher and a dry run do without.
+    from nmt_cli.training.checkpointer import check_precision
     from nmt_cli.training.reporting.reporter import check_tensorboard
     from nmt_cli.training.trainer import Trainer
 
@@ -116,6 +117,7 @@ def train_run(
     check_alignments(data, recipe)
     check_temperature(data, recipe)
     ranks, stop = join_ranks(device), StopSignal(comes_twice=is_under_torchrun())
+    precision = choose_precision(recipe.training.precision, device=ranks.device, training=True)
     with (
         locked_run(directory) if ranks.is_first else nullcontext(),
         watching(ranks, seconds=recipe.training.watchdog_seconds),
@@ -124,14 +126,15 @@ def train_run(
     ):
         if ranks.is_first:
             log_other_corpus(data.manifest, recipe)
+            if not restart:
+                check_precision(directory, precision)
             open_or_begin(directory, recipe, data, command=command, restart=restart, init_from=init_from)
         ranks.barrier()
-        run = open_run(directory)
         trainer = Trainer(
-            run,
+            open_run(directory),
             data,
             ranks=ranks,
-            precision=choose_precision(run.recipe.training.precision, device=ranks.device, training=True),
+            precision=precision,
             command=command,
             stop=stop,
             has_tensorboard=has_tensorboard,
