@@ -127,9 +127,11 @@ def test_a_validation_is_told_with_all_that_it_measured(tmp_path: Path, caplog: 
     with Reporter(file, updates=5000) as reporter:
         reporter.report_validation(400, Validation(2.0, 1.5, 4.4817, 31.257, "sig", 12.34, ()), is_best=True)
         reporter.report_validation(800, second, is_best=False)
+        reporter.report_validation(900, Validation(703.0, 702.5, 1.234e305, None, None, 0.04, ()), is_best=False)
     assert caplog.messages == [
         "update   400  validation loss 2.0000  perplexity 4.482  BLEU 31.26  in 12.3 s  best so far",
         "update   800  validation loss 2.1000  perplexity 4.953  in 0.0 s",
+        "update   900  validation loss 703.0000  perplexity 1.23e+305  in 0.0 s",
     ]
     written = json.loads(file.read_text().splitlines()[1])
     del (expected := asdict(second))["by_direction"]

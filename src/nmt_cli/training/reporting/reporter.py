@@ -137,8 +137,9 @@ class Reporter:
                 del sample["direction"]
         self.write_event("validation", update=update, **values)
         score = "" if measured.bleu is None else f"  BLEU {measured.bleu:.2f}"
+        perplexity = format(measured.perplexity, ".3f" if measured.perplexity < 1e6 else ".3g")
         self.print_line(
-            f"{self._name_of(update)}  validation loss {measured.loss:.4f}  perplexity {measured.perplexity:.3f}{score}"
+            f"{self._name_of(update)}  validation loss {measured.loss:.4f}  perplexity {perplexity}{score}"
             f"{_directions_text(measured)}  in {measured.seconds:.1f} s{'  best so far' if is_best else ''}"
         )
         if is_best and self._view is not None:
