@@ -120,6 +120,16 @@ def is_language(name: str) -> bool:
         return False
 
 
+def code_of_name(name: str) -> str | None:
+    """The code of the language that is called so in some language: de for German, Deutsch and allemand; else None."""
+    from langcodes import find
+
+    try:
+        return find(name).to_tag()
+    except LookupError:
+        return None
+
+
 def match_code(wanted: str, codes: Sequence[str]) -> str | None:
     """The code in `codes` that is meant: the language and the script must be the same, and the nearest region is taken.
 

@@ -138,22 +138,34 @@ def test_columns_that_are_called_by_the_languages_are_found_among_others(tmp_pat
     assert read(tmp_path / "no.tsv", "no\tnein\nja\tja\n", languages="no-de") == [("no", "nein"), ("ja", "ja")]
 
 
+@pytest.mark.parametrize(("english", "german"), [("en", "de"), ("Englisch", "Deutsch"), ("anglais", "allemand")])
+def test_a_first_line_that_names_both_languages_is_no_pair(tmp_path: Path, english: str, german: str) -> None:
+    for columns in (None, "1,2"):
+        text = f"{english}\t{german}\none\teins\n"
+        assert read(tmp_path / "a.tsv", text, columns=columns) == [("one", "eins")]
+    for columns in (None, "2,1"):
+        text = f"{german}\t{english}\neins\tone\n"
+        assert read(tmp_path / "a.tsv", text, columns=columns) == [("one", "eins")]
+
+
 @pytest.mark.parametrize(("name", "separator"), [("a.csv", ","), ("a.tsv", "\t")])
 def test_three_columns_without_names_are_asked_for_and_taken_by_number_or_name(
     tmp_path: Path, name: str, separator: str
 ) -> None:
     file, pairs = tmp_path / name, [("one word", "ein Wort"), ("two", "zwei")]
-    rows = [("id", "Englisch", "Deutsch"), *((f"{number}", *pair) for number, pair in enumerate(pairs))]
+    rows = [("id", "Original", "Text"), *((f"{number}", *pair) for number, pair in enumerate(pairs))]
     error = error_of(file, written_by_csv(rows, separator))
     assert error.message == (
-        f"{name} has 3 columns, and its first line does not call two by en and de: 'id', 'Englisch', 'Deutsch'"
+        f"{name} has 3 columns, and its first line does not call two by en and de: 'id', 'Original', 'Text'"
     )
     assert (error.where, error.hint) == (
         f"{file}:1",
         "give the two columns, by number or by name: --columns SOURCE,TARGET",
     )
-    assert read(file, file.read_bytes(), columns="Englisch,Deutsch") == pairs
-    assert read(file, file.read_bytes(), columns="2, 3") == [("Englisch", "Deutsch"), *pairs]
+    assert read(file, file.read_bytes(), columns="Original,Text") == pairs
+    error = refusal(lambda: read(file, file.read_bytes(), columns="original,Text"))
+    assert error.message == f"the first line of {name} names no column original: it has 'id', 'Original', 'Text'"
+    assert read(file, file.read_bytes(), columns="2, 3") == [("Original", "Text"), *pairs]
     with pytest.raises(UsageError, match=r"train\.zip is an archive"):
         corpus_from_files({"train": ["train.zip"]}, languages="en-de", columns="2,3", name="x", overrides=[])
     with pytest.raises(UsageError, match="columns '2' is not SOURCE,TARGET"):
@@ -216,11 +228,6 @@ def test_carriage_returns_inside_quoted_cells_of_csv_are_spaces(tmp_path: Path) 
     long = "one " * 50_000 + "one"  # more than a cell of csv may have
     text = f'one,eins\r\n"two\rthree","zwei \r\n drei"\r\n{long},eins\r\n'
     assert read(tmp_path / "a.csv", text) == [("one", "eins"), ("two three", "zwei drei"), (long, "eins")]
-
-
-def test_quoted_names_of_tsv_are_names(tmp_path: Path) -> None:
-    text = '"de"\t"en"\n"eins"\t"one"\n"zwei"\t"two ""2"""\n'
-    assert read(tmp_path / "a.tsv", text) == [("one", "eins"), ('two "2"', "zwei")]
 
 
 def test_tsv_with_a_quote_around_every_cell_is_unquoted(tmp_path: Path) -> None:
@@ -319,22 +326,6 @@ def test_quotes_hide_delimiters_and_a_stray_quote_below_quoted_cells_stays(
     stray = '"Yes," he said.\t"Ja", sagte er.'
     found = read(tmp_path / "a.tsv", f'"a ""b"""\t"x"\n"c"\t"y"\n{stray}\n')
     assert found == [('a "b"', "x"), ("c", "y"), ('"Yes," he said.', '"Ja", sagte er.')]
-
-
-def test_named_columns_of_tables_in_a_corpus_file(tmp_path: Path) -> None:
-    pairs = invented_pairs(100, seed=4)
-    (tmp_path / "a.csv").write_text(
-        written_by_csv([("Id", "Original", "Text"), *(("1", *pair) for pair in pairs)], ";")
-    )
-    write_prefix(tmp_path / "valid", pairs[:10])
-    named = "{kind: csv, file: a.csv, source: Original, target: Text}"
-    located = corpus_of(tmp_path, named)
-    (source,) = fetch_inputs(located, progress=silent).sources["train"]
-    (chunk,) = read_chunks([source])
-    assert list(zip(chunk.src, chunk.tgt, strict=True)) == pairs
-    unknown = corpus_of(tmp_path, named.replace("Original", "original"))
-    error = refusal(lambda: fetch_inputs(unknown, progress=silent))
-    assert error.message == "the first line of a.csv names no column original: it has 'Id', 'Original', 'Text'"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple, TypeAlias
 from pydantic import Field
 
 from nmt_cli.errors import DataError
-from nmt_cli.languages import is_language, match_code
+from nmt_cli.languages import code_of_name, is_language, match_code
 from nmt_cli.preparing.sources.base import OneFileSource
 from nmt_cli.recipe.section import PositiveInt
 
@@ -34,11 +34,11 @@ class TableSource(OneFileSource):
     source: Column = Field(
         None,
         description="column of the source: its number, counted from 1, or its name; null: the column that the first "
-        "line calls by the code of the language, or by `source`; of two columns without names the first",
+        "line calls by the code or the name of the language, or by `source`; of two columns without names the first",
     )
     target: Column = Field(None, description="column of the target; null: the same, by `target`, or the second")
     header: bool | None = Field(
-        None, description="the first line names the columns; null: true if a column is found by its name there"
+        None, description="the first line names the columns; null: true if it names one of them, or both languages"
     )
 
 
@@ -79,7 +79,9 @@ def choose_columns(
         message = f"{file.name} has {width_of(rows)} columns, and its first line does not call two by "
         message += f"{' and '.join(languages)}: {shown(rows[0])}"
         raise DataError(message, where=f"{file}:1", hint=GIVE_COLUMNS)
-    return Columns(source + 1, target + 1, is_named if settings.header is None else settings.header)
+    chosen = [name for index in (source, target) for name in names[index : index + 1]]
+    has_header = is_named or find_columns(chosen, languages) is not None
+    return Columns(source + 1, target + 1, has_header if settings.header is None else settings.header)
 
 
 def width_of(rows: Sequence[Sequence[str]]) -> int:
@@ -92,8 +94,8 @@ def find_columns(
 ) -> tuple[int, int] | None:
     """The indices of the two columns or keys. A column that is not given is found by its name.
 
-    A name is the code of the language, or both are a pair such as source and target; the last part of a dotted name
-    counts. None if a side has no column, or both have the same one.
+    A name is the code of the language or its name in any language, or both are a pair such as source and target; the
+    last part of a dotted name counts. None if a side has no column, or both have the same one.
     """
     parts = [name.strip().rpartition(".") for name in names]
     last_parts, lower = [part[2] for part in parts], [part[2].lower() for part in parts]
@@ -139,6 +141,7 @@ def _check_no_title(rows: Sequence[Sequence[str]], file: Path, languages: tuple[
 
 
 def _find_language(language: str, names: Sequence[str]) -> int | None:
-    """The index of the name that is a language's code."""
-    code = match_code(language, [name for name in names if _CODE.fullmatch(name)])
-    return None if code is None else names.index(code)
+    """The index of the name that is a language's code, or what it is called in any language."""
+    codes = [name if _CODE.fullmatch(name) else code_of_name(name[:_LONGEST_NAME]) for name in names]
+    code = match_code(language, [code for code in codes if code is not None])
+    return None if code is None else codes.index(code)
