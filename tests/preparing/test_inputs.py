@@ -124,6 +124,7 @@ TMX = '<tmx><body><tu><tuv xml:lang="EN"><seg>one</seg></tuv><tuv xml:lang="DE">
     [
         ("de-en.txt.zip", {"Tatoeba.de-en.de": "eins\n", "Tatoeba.de-en.en": "one\n", "Tatoeba.de-en.xml": "<x/>"}),
         ("corpus.tgz", {"a/train.en.txt": "one\n", "a/train.de.txt": "eins\n", "a/train.fr.txt": "un\n"}),
+        ("opus.zip", {"opus/en.txt": "one\n", "opus/de.txt": "eins\n"}),
         ("export.zip", {"memory.tmx": TMX, "__MACOSX/._memory.tmx": "x"}),
     ],
 )

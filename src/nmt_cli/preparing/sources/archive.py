@@ -120,10 +120,11 @@ class ArchiveSource(Source):
 def _choices(names: Sequence[str], codes: tuple[str, str]) -> list[tuple[str, ...]]:
     """The texts among files: two files NAME.CODE in the two languages, or else single files of pairs."""
     names = [name for name in sorted(names) if not PurePosixPath(name).name.startswith(".")]
-    families: dict[str, dict[str, str]] = {}
+    families: dict[tuple[PurePosixPath, str], dict[str, str]] = {}
     for name in names:
-        prefix, code = split_code(name)
-        families.setdefault(prefix, {})[code] = name
+        path = PurePosixPath(name)
+        prefix, code = split_code(path.name)
+        families.setdefault((path.parent, prefix), {})[code] = name
     pairs = [[match_code(code, list(family)) for code in codes] for family in families.values()]
     texts: list[tuple[str, ...]] = [
         (family[source], family[target])
