@@ -130,6 +130,21 @@ def code_of_name(name: str) -> str | None:
         return None
 
 
+def warning_of_code(code: str) -> str | None:
+    """The warning of a code that no language has, with the code that is likely meant: ja for jp, en for english."""
+    from langcodes import Language
+
+    try:
+        language = Language.get(standard_code(code)).language
+        if Language.make(language).is_valid():
+            return None
+    except ValueError:
+        language = code
+    likely = _language_of_country(language) if len(language) == 2 else code_of_name(code)
+    fix = f"if you mean {language_name(likely)}, write {likely}" if likely else "check it, unless you have invented it"
+    return f"{code} is the code of no language: {fix}"
+
+
 def match_code(wanted: str, codes: Sequence[str]) -> str | None:
     """The code in `codes` that is meant: the language and the script must be the same, and the nearest region is taken.
 
@@ -282,6 +297,14 @@ def _macro_code(code: str) -> str:
         return standardize_tag(standard_code(code), macro=True)
     except ValueError:
         return code
+
+
+def _language_of_country(code: str) -> str | None:
+    """The language of the country that has this code, if it is the country of the language too."""
+    from langcodes import Language
+
+    language = Language.get(f"und-{code}").maximize().language
+    return language if Language.get(language).maximize().territory == code.upper() else None
 
 
 def _with_script(locale: re.Match[str]) -> str:

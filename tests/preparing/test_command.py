@@ -96,6 +96,23 @@ def test_a_dry_run_prints_a_corpus_file_and_writes_nothing(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
+    ("languages", "fixes"),
+    [
+        *(("en-jp", ["write ja"]), ("en-cn", ["write zh"]), ("gr_GR-cz", ["write el", "write cs"])),
+        *(("english-Deutsch", ["write en", "write de"]), ("xx-en", ["check it"])),
+        *(("eng_Latn-pt_BR", []), ("nb-sr_Latn", []), ("zho_Hans-hbs", []), ("es_XX-qaa", [])),
+    ],
+)
+def test_a_code_of_no_language_is_told_with_the_likely_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, languages: str, fixes: list[str]
+) -> None:
+    (tmp_path / "my.tsv").write_text("one\teins\n")
+    prepare(train=[str(tmp_path / "my.tsv")], languages=[languages], output=tmp_path / "data", dry_run=True)
+    assert len(caplog.messages) == len(fixes)
+    assert all(fix in warning for fix, warning in zip(fixes, caplog.messages, strict=True))
+
+
+@pytest.mark.parametrize(
     ("name", "pairs", "has_gpu", "recipe"),
     [
         ("demo", 3000, False, "demo"),

@@ -108,6 +108,7 @@ def prepare(
     """
     from nmt_cli.artifacts.directory_kinds import kind_of
     from nmt_cli.hub import HubName
+    from nmt_cli.languages import warning_of_code
     from nmt_cli.preparing import pipeline
     from nmt_cli.preparing.vocabulary import Reused
     from nmt_cli.recipe.yaml_files import dump_values
@@ -125,6 +126,9 @@ def prepare(
         output=output,
         settings=settings,
     )
+    directions = located.corpus.directions
+    for warning in filter(None, map(warning_of_code, dict.fromkeys([*directions.sources, *directions.targets]))):
+        logger.warning("%s", warning)
     output = output or Path("data") / located.corpus.name
     check_names_folder(output, example="data/mine")
     if overwrite or kind_of(output) != "data":
