@@ -102,7 +102,7 @@ def test_links_go_with_their_pairs_through_cleaning_and_reach_each_piece_of_a_wo
         } - ({*range(len(pieces[1]))} if spelt_in_bytes else set())
 
 
-def test_data_without_alignments_has_neither_files_nor_keys_of_them(tmp_path: Path) -> None:
+def test_data_without_alignments_has_no_files_of_them(tmp_path: Path) -> None:
     pairs = write_texts(tmp_path)
     write_lines(tmp_path / "a", random_alignments(pairs, seed=4))
     without = run(corpus_of(tmp_path, "{kind: text, prefix: train}"), tmp_path / "without").directory
@@ -110,7 +110,6 @@ def test_data_without_alignments_has_neither_files_nor_keys_of_them(tmp_path: Pa
     assert not has_links(open_prepared(without))
     assert has_links(open_prepared(beside))
     plain, linked = contents(without), contents(beside)
-    assert b"align" not in plain["manifest.json"]
     assert linked.keys() - plain.keys() == {"train.links.ids", "train.links.offsets"}
     token_files = [name for name in plain if name.endswith((".ids", ".offsets"))]
     assert [plain[name] for name in token_files] == [linked[name] for name in token_files]

@@ -87,7 +87,9 @@ def test_a_dry_run_prints_a_corpus_file_and_writes_nothing(tmp_path: Path) -> No
     planned = nmt(["prepare", *OWN, "--dry-run", "--set", "cleaning.max_words=90"], folder=tmp_path)
     assert planned.returncode == 0, planned.stderr
     assert contents(tmp_path) == before
-    assert yaml.safe_load(planned.stdout)["cleaning"]["max_words"] == 90
+    printed = yaml.safe_load(planned.stdout)
+    assert (printed["cleaning"]["max_words"], printed["tokenizer"]["symbols"]) == (90, [])
+    assert printed["train"][0].keys() >= {"alignments", "languages", "tags", "synthetic"}
     assert f"input:  train: train.en, {(tmp_path / 'train.en').stat().st_size:,} bytes\n" in planned.stderr
     assert planned.stderr.endswith("output: out/mine\nto do:  cleaned, selected, tokenizer, encoded, report\n")
     (tmp_path / "again.yaml").write_text(planned.stdout)

@@ -116,6 +116,23 @@ def test_a_limit_fetches_no_more_than_it_needs(tmp_path: Path, server: FileServe
     assert fetched(tmp_path, *train, overrides=["limit=25"]).records == found.records  # of the cache
 
 
+def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
+    (home / "hub").mkdir(parents=True)
+    write_prefix(home / "one", PAIRS[:10])
+    (home / "one.links").write_text("0-0\n" * 10)
+    (home / "two.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in PAIRS[10:20]))
+    archive_of(home / "three.zip", PAIRS[20:30])
+    write_translations(home / "hub" / "train.parquet", PAIRS[30:40], ("en", "de"))
+    sources = ["kind: text, prefix: ~/one, alignments: ~/one.links", "kind: tsv, file: ~/t*.tsv"]
+    sources += ["kind: archive, file: ~/three.zip", "kind: hub, repository: ~/hub, split: train"]
+    located = corpus(tmp_path, *sources)
+    assert len(find_local_inputs(located)) == 8  # with the validation text
+    assert pairs_of(fetch_inputs(located, progress=silent)) == PAIRS[:40]
+    assert located.values_here()["train"][1]["file"] == str(home / "t*.tsv")
+
+
 TMX = '<tmx><body><tu><tuv xml:lang="EN"><seg>one</seg></tuv><tuv xml:lang="DE"><seg>eins</seg></tuv></tu></body></tmx>'
 
 

@@ -10,7 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import SerializerFunctionWrapHandler, ValidationError, model_serializer
+from pydantic import ValidationError
 
 from nmt_cli.errors import DataError
 from nmt_cli.files import read_json
@@ -32,11 +32,6 @@ class SplitCounts(Section):
     target_tokens: int
     by_direction: list[int] | None = None
     """Pairs of each direction, in the order of the directions, which is that of the pairs; None: there is one."""
-
-    @model_serializer(mode="wrap")
-    def _leave_out_one_direction(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = serialize(self)
-        return {key: value for key, value in values.items() if key != "by_direction" or value is not None}
 
     @property
     def ranges(self) -> list[range]:

@@ -95,7 +95,7 @@ def clean(
     The held-out splits are read first: they are small, so their mistakes show at once.
     """
     train, directions = sources["train"], corpus.directions.pairs
-    held_out = [text for split in corpus.held_out for text in read_held_out(sources[split], split, directions)]
+    held_out = [text for split in corpus.splits_given for text in read_held_out(sources[split], split, directions)]
     write_held_out(held_out, directory, directions)
     if len(directions) > 1:
         text_checks.check_not_read_alike(train, directions)

@@ -9,14 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import (
-    Field,
-    SerializerFunctionWrapHandler,
-    ValidationInfo,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from nmt_cli.languages import script_of, standard_code
 from nmt_cli.preparing.sources.archive import ArchiveSource
@@ -164,11 +157,6 @@ class TokenizerConfig(Section):
         "or your own SentencePiece model, unigram or BPE, with any ids: a file for both languages, or "
         "{source: FILE, target: FILE}; null: train a vocabulary",
     )
-
-    @model_serializer(mode="wrap")
-    def _leave_out_no_symbols(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = serialize(self)
-        return {key: value for key, value in values.items() if key != "symbols" or value}
 
 
 class ExpectedPairs(Section):
@@ -330,7 +318,7 @@ class Corpus(Section):
         return [*splits, "test"] if self.test_size else splits
 
     @property
-    def held_out(self) -> list[Split]:
+    def splits_given(self) -> list[Split]:
         """The splits beside training text that have sources."""
         return [split for split in self.splits if split not in ("train", *self.set_aside)]
 
@@ -363,7 +351,7 @@ class LocatedCorpus:
             paths = [(models, key) for key in models if key in _PATH_KEYS and (folder / (models[key] or "")).exists()]
             for split in self.corpus.splits:
                 for written, source in zip(values[split] or (), getattr(self.corpus, split) or (), strict=True):
-                    paths += [(written, key) for key in _PATH_KEYS.intersection([*source.places, "alignments"])]
+                    paths += [(written, key) for key in _PATH_KEYS.intersection([*source.place_keys, "alignments"])]
                     if isinstance(source, HubSource) and source.is_local:
                         paths.append((written, "repository"))
             for section, key in paths:

@@ -41,7 +41,7 @@ _OpenEntry: TypeAlias = Callable[[], IO[bytes] | None]
 class ArchiveSource(Source):
     """Two aligned text files in an archive: .tar, .tgz, .tar.gz, .tar.zst, .tar.bz2, .tar.xz or .zip."""
 
-    places = ("file", "url", "bytes", "sha256")
+    place_keys = ("file", "url", "bytes", "sha256")
     endings = (".zip", ".tar", ".tgz")
     kind: Literal["archive"] = Field(description="two files of an archive")
     file: str | None = Field(None, description="path of the archive")
@@ -92,7 +92,7 @@ class ArchiveSource(Source):
             archive = context.folder / (self.file or "")
         with reading_errors(archive):
             check_file(archive, size=self.bytes, sha256=self.sha256, where=str(archive))
-            members = self._members(archive, context.codes)
+            members = self._members(archive, context.languages)
             files = unpack(archive, members)
         name = (self.file or self.url or "").rsplit("/", 1)[-1]
         names = [f"{name}:{member}" for member in members]

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import glob
 import math
+import os
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 import yaml
-from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
@@ -62,7 +63,7 @@ class CorpusContext:
     """
 
     folder: Path
-    codes: tuple[str, str]
+    languages: tuple[str, str]
     downloads_newer_than: float = 0.0
 
     def download(self, url: str, *, progress: Progress, size: int | None = None, sha256: str | None = None) -> Path:
@@ -79,8 +80,8 @@ class LocalSource:
     """Local files of a source, which read as pairs of sentences.
 
     `inputs` are the files by the names that the manifest records, and `origin` is their name in reports. `text_files`
-    are the files of the two sides, if they hold plain lines. `counted` is counted instead of the pairs, if that is
-    faster or says nothing in the log.
+    are the files of the two sides, if they hold plain lines. `items_to_count` are counted instead of the pairs,
+    if reading these writes to the log.
     """
 
     inputs: Sequence[tuple[str, Path]]
@@ -89,7 +90,7 @@ class LocalSource:
     read: Callable[[], Iterator[Chunk]]
     """The pairs in chunks. DataError if a file cannot be read or is empty, or if its sides are not aligned."""
     text_files: tuple[Path | None, Path | None] = (None, None)
-    counted: Callable[[], Iterable[object]] | None = None
+    items_to_count: Callable[[], Iterable[object]] | None = None
     direction: int = 0
     """The index of its direction among those of the corpus."""
     tags: tuple[str, ...] = ()
@@ -98,11 +99,9 @@ class LocalSource:
 
     def count(self, *, most: int) -> int:
         """The number of pairs, or `most` if there are more; then the rest of the files is not read."""
-        counted = chain.from_iterable(chunk.src for chunk in self.read()) if self.counted is None else self.counted()
-        return sum(1 for _ in islice(counted, most))
+        items = self.items_to_count() if self.items_to_count else (src for chunk in self.read() for src in chunk.src)
+        return sum(1 for _ in islice(items, most))
 
-
-_KEYS_THAT_MOST_LACK = ("alignments", "languages", "tags", "synthetic")
 
 KINDS_BY_ENDING: dict[str, type[Source]] = {}
 """Each kind of source whose files are known by their endings."""
@@ -111,7 +110,7 @@ KINDS_BY_ENDING: dict[str, type[Source]] = {}
 class Source(Section):
     """Parallel text as a corpus file names it. Each kind of source is a subclass, with the keys that it takes."""
 
-    places: ClassVar[tuple[str, ...]] = ()
+    place_keys: ClassVar[tuple[str, ...]] = ()
     """The keys that say where the text is, and not how it is read."""
 
     endings: ClassVar[tuple[str, ...]] = ()
@@ -144,6 +143,12 @@ class Source(Section):
         False, description="of training text: a program wrote a side of it, so no pair is set aside for valid or test"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _tilde_is_the_home_folder(cls, values: Any) -> Any:
+        paths = {key: values.get(key) for key in (*cls.place_keys, "alignments", "repository")}
+        return {**values, **{key: os.path.expanduser(path) for key, path in paths.items() if isinstance(path, str)}}
+
     @field_validator("tags", mode="before")
     @classmethod
     def _tags_are_symbols(cls, tags: Any) -> Any:
@@ -157,11 +162,6 @@ class Source(Section):
             raise SettingError(problem, f"write tags: {{{written}}}")
         return {str(name): str(value) for name, value in tags.items()}
 
-    @model_serializer(mode="wrap")
-    def _leave_out_what_most_lack(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = serialize(self)
-        return {key: value for key, value in values.items() if value or key not in _KEYS_THAT_MOST_LACK}
-
     @property
     def tag_symbols(self) -> tuple[str, ...]:
         """The symbols of its tags, in the order of their names."""
@@ -174,7 +174,7 @@ class Source(Section):
     @property
     def addresses(self) -> list[str]:
         """The addresses of the text on the web; none if it is local."""
-        return [place for key in self.places if is_address(place := str(getattr(self, key)))]
+        return [place for key in self.place_keys if is_address(place := str(getattr(self, key)))]
 
     def describe(self) -> list[str]:
         """The downloads of the source, in words; empty if it is local."""
@@ -186,7 +186,7 @@ class Source(Section):
 
     def identity(self) -> dict[str, Any]:
         """The keys that identify the text, without the paths of local files."""
-        return self.model_dump(exclude=set() if self.addresses else set(self.places))
+        return self.model_dump(exclude=set() if self.addresses else set(self.place_keys))
 
     @abstractmethod
     def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[LocalSource]:
@@ -199,7 +199,7 @@ class Source(Section):
 class OneFileSource(Source):
     """A source whose two sides are in one file, or in each file that matches a pattern."""
 
-    places = ("file",)
+    place_keys = ("file",)
     file: str = Field(description="path or address of the file, or a pattern such as parts/*")
 
     @abstractmethod
@@ -219,7 +219,7 @@ class OneFileSource(Source):
 
     def local_source(self, file: Path, name: str, context: CorpusContext) -> LocalSource:
         """The pairs of one of the files; `name` is its name in records."""
-        read = self.reader(file, context.codes)
+        read = self.reader(file, context.languages)
         return LocalSource([(name, file)], file.name, self.weight, read)
 
 

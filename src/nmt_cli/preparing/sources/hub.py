@@ -19,7 +19,6 @@ from nmt_cli.errors import DataError, first_line
 from nmt_cli.preparing.sources.base import CorpusContext, LocalSource, Source
 from nmt_cli.preparing.sources.jsonl_parquet import (
     datasets_tables,
-    parquet_rows,
     parquet_tables,
     read_table,
     translation_columns,
@@ -68,7 +67,7 @@ class HubSource(Source):
 
     def fetch(self, context: CorpusContext, *, progress: Progress) -> Iterator[LocalSource]:
         """The files of the split, in its order; each file is downloaded when its turn comes."""
-        columns = translation_columns(self.source, self.target, context.codes)
+        columns = translation_columns(self.source, self.target, context.languages)
         commit = None
         if self.is_local:
             split = self._find_split(str(self._directory(context).resolve()))
@@ -82,12 +81,12 @@ class HubSource(Source):
                     file = hub.download_file(
                         self.repository, path, repo_type="dataset", revision=commit, progress=progress
                     )
-            read_parts, counted = partial(datasets_tables, file, split.builder, split.options), None
+            read_parts = partial(datasets_tables, file, split.builder, split.options)
             if split.builder == "parquet":
-                read_parts, counted = partial(parquet_tables, file, columns), partial(parquet_rows, file)
+                read_parts = partial(parquet_tables, file, columns)
             origin = f"{self.repository}/{file.name}"
             read = partial(read_table, file, columns, read_parts, origin=origin)
-            yield LocalSource([(name, file)], origin, self.weight, read, counted=counted)
+            yield LocalSource([(name, file)], origin, self.weight, read)
 
     def _directory(self, context: CorpusContext) -> Path:
         directory = context.folder / self.repository

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,7 +14,7 @@ from pydantic import Field
 from nmt_cli.errors import DataError, first_line
 from nmt_cli.files import reading_errors
 from nmt_cli.preparing.chunks import CHUNK_PAIRS, Chunk, batched, record_chunk
-from nmt_cli.preparing.sources.base import CorpusContext, LocalSource, OneFileSource, empty_error
+from nmt_cli.preparing.sources.base import OneFileSource, empty_error
 from nmt_cli.preparing.sources.columns import GIVE_COLUMNS, find_columns, shown
 from nmt_cli.preparing.sources.lines import line_chunks, without_tabs
 
@@ -56,10 +55,6 @@ class ParquetSource(OneFileSource):
         None, description="column of the source, dotted where nested; null: the column that is called by the language"
     )
     target: str | None = Field(None, description="column of the target; null: the column called by the language")
-
-    def local_source(self, file: Path, name: str, context: CorpusContext) -> LocalSource:
-        """The pairs of a file."""
-        return replace(super().local_source(file, name, context), counted=partial(parquet_rows, file))
 
     def reader(self, file: Path, languages: tuple[str, str]) -> Callable[[], Iterator[Chunk]]:
         """The function that reads the two columns of a file."""
@@ -114,14 +109,6 @@ def parquet_tables(file: Path, columns: tuple[str, str]) -> Iterator[pyarrow.Tab
         names = sorted(wanted) if wanted <= {*present} else None
         for batch in table.iter_batches(batch_size=CHUNK_PAIRS, columns=names):
             yield pyarrow.Table.from_batches([batch])
-
-
-def parquet_rows(file: Path) -> range:
-    """The numbers of the rows of a parquet file, by its footer."""
-    import pyarrow.parquet
-
-    with _table_errors(file), pyarrow.parquet.ParquetFile(file) as table:
-        return range(table.metadata.num_rows)
 
 
 def datasets_tables(file: Path, builder: str, options: Mapping[str, Any]) -> Iterator[pyarrow.Table]:

@@ -39,7 +39,7 @@ _TITLES = re.compile(r"</?(?:title|description)>")
 class TextSource(Source):
     """Two aligned files, one sentence per line; plain or compressed."""
 
-    places = ("prefix", "source", "target")
+    place_keys = ("prefix", "source", "target")
     kind: Literal["text"] = Field(description="text in two files")
     prefix: str | None = Field(None, description="PREFIX.en and PREFIX.de, each also with .txt, or compressed")
     source: str | None = Field(
@@ -82,7 +82,7 @@ class TextSource(Source):
         DataError if a file is missing, or if the two sides match different files.
         """
         if self.prefix is not None:
-            return [find_text_files(context.folder / self.prefix, context.codes)]
+            return [find_text_files(context.folder / self.prefix, context.languages)]
         return _matching_pairs(self.source or "", self.target or "", folder=context.folder)
 
 
@@ -235,7 +235,7 @@ class TestsetSource(Source):
         """Source and first reference of the test set, downloaded unless sacreBLEU has them."""
         from nmt_cli.testsets import find_test_set
 
-        languages = "-".join(context.codes)
+        languages = "-".join(context.languages)
         where = f"kind: testset, name: {self.name}"
         test_set = find_test_set(self.name, languages, error=DataError, name_where=where, languages_where=where)
         files, name = (test_set.source, test_set.references[0]), f"{self.name} {languages}"

@@ -50,7 +50,7 @@ class UnitsSource(OneFileSource):
 
     def local_source(self, file: Path, name: str, context: CorpusContext) -> LocalSource:
         """The pairs of a file; its units are counted, because only the reading for the data names its languages."""
-        return replace(super().local_source(file, name, context), counted=partial(self.units, file))
+        return replace(super().local_source(file, name, context), items_to_count=partial(self.units, file))
 
     def reader(self, file: Path, languages: tuple[str, str]) -> Callable[[], Iterator[Chunk]]:
         """The function that reads the two languages of a file."""
