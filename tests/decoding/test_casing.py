@@ -25,6 +25,13 @@ def test_a_line_is_answered_in_its_casing(translator: Translator) -> None:
             assert not translation.text[link.target_start : link.target_end].isspace()
     in_title_case = translator.translate([line.title() for line in LINES])
     assert [translation.text for translation in in_title_case] == plain
+    first_words = [text.split()[0] for text in plain]
+    for prefixes, texts in (
+        ([word.upper() for word in first_words], [text.upper() for text in plain]),
+        (first_words, plain),
+    ):
+        begun = translator.translate([line.upper() for line in LINES], prefixes=prefixes)
+        assert [translation.text for translation in begun] == texts
     address = "https://example.com/sea"
     (kept,) = translator.translate([f"{LINES[0].upper()[:-1]} {address}"], copy_symbols=True)
     assert address in kept.text

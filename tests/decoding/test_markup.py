@@ -52,6 +52,19 @@ def test_addresses_placeholders_and_kept_elements_are_never_changed(by_engine: T
     assert line.text == "{0}: {1}"
 
 
+def test_what_a_prefix_has_of_them_is_not_put_back_again(by_engine: Translator) -> None:
+    plain = by_engine.translate(LINES[:20])
+    lines = [f"{{name}}, {line} %s" for line in LINES[:20]]
+    prefixes = [f"{{name}}, {one.text.split()[0]}" for one in plain]
+    for prefix, one in zip(
+        prefixes, by_engine.translate(lines, prefixes=prefixes, copy_symbols=True, word_scores=True), strict=True
+    ):
+        assert one.text.startswith(prefix)
+        assert [one.text.count("{name}"), one.text[len(prefix) :].count("%s")] == [1, 1]
+        assert len(one.word_log_probs) == len(one.text.split()) + 1
+        assert sum(one.word_log_probs) == pytest.approx(one.log_prob, abs=1e-4)
+
+
 def test_blocks_and_lines_without_text_stay(translator: Translator) -> None:
     blocks = [f"<li>{LINES[0]}</li>", "<li>12:30</li>", "<li/>"]
     first, *others = translator.translate(["".join(blocks), "", "<!-- a -->"], markup="html")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from nmt_cli.api import Translator
 from nmt_cli.decoding.search.hypotheses import SourceSentence
 from nmt_cli.decoding.search.repetition import allowed_runs, has_loop
+from tests.artifacts.builders import save_tiny, tiny_recipe
 from tests.decoding import reference
 from tests.decoding.reference import (
     EOS,
@@ -22,6 +25,7 @@ from tests.decoding.reference import (
     search,
     search_in_batches,
 )
+from tests.decoding.trained import TEST
 
 
 def repeats_ngram(ids: Sequence[int], length: int) -> bool:
@@ -139,3 +143,22 @@ def test_a_translation_repeats_no_more_than_its_source(source: str, translation:
 )
 def test_a_search_allows_a_unit_as_often_as_its_source_has_one(source: list[int], length: int, allowed: int) -> None:
     assert allowed_runs(source)[length - 1] == allowed
+
+
+def test_what_has_no_loop_stays_in_a_list_where_another_has_one(tmp_path: Path) -> None:
+    save_tiny(tmp_path / "model", spm_folder=tmp_path, recipe=tiny_recipe(), seed=3)
+    translator = Translator.from_pretrained(tmp_path / "model", device="cpu")
+    lines = [" ".join(source.split()[:3]) for source, _ in TEST[:60]]
+    free, bound = (
+        [
+            [one.text for one in (best, *best.alternatives)]
+            for best in translator.translate(lines, nbest=6, beam=6, max_extra_tokens=4, stop_loops=stops)
+        ]
+        for stops in (False, True)
+    )
+    num_mixed = 0
+    for line, before, after in zip(lines, free, bound, strict=True):
+        without = [text for text in before if not has_loop(line, text)]
+        num_mixed += 0 < len(without) < len(before)
+        assert {*without} <= {*after}
+    assert num_mixed > 5

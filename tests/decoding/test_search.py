@@ -70,18 +70,27 @@ PENALTIES: list[tuple[str, float, reference.Penalty]] = [
 ]
 
 
+@pytest.mark.parametrize("prefix", [[], [6], [4, 5]])
 @pytest.mark.parametrize("seed", range(3))
-def test_beam_that_keeps_every_prefix_is_exhaustive_search(seed: int) -> None:
+def test_beam_that_keeps_every_beginning_is_exhaustive_search(seed: int, prefix: list[int]) -> None:
     vocab, limit, source = 7, 4, [5, 6]
     model = random_model(seed, vocab=vocab, sharpness=1 + seed)
-    translations = reference.all_translations(reference.in_float64(model), source, vocab=vocab, limit=limit)
+    exact = reference.in_float64(model)
+    translations = reference.all_translations(exact, source, vocab=vocab, limit=limit)
+    log_prob = reference.forced_log_prob(exact, source, prefix, limit=len(prefix)) if prefix else 0.0
     for form, alpha, penalty in PENALTIES:
         config = decoding(beam=3**limit, length_penalty=alpha, length_penalty_form=form, max_extra_tokens=2)
         assert limit_of(source, config) == limit
-        scored = [replace(one, score=one.log_prob / penalty(min(len(one.ids) + 1, limit))) for one in translations]
+        # What all have in common does not count.
+        scored = [
+            replace(one, score=(one.log_prob - log_prob) / penalty(min(len(one.ids) + 1, limit)))
+            for one in translations
+            if one.ids[: len(prefix)] == prefix
+        ]
         expected = sorted(scored, key=lambda hypothesis: -hypothesis.score)
         for nbest in (1, 5, 81):
-            assert_same(run(model, [source], config, nbest=nbest), [expected[:nbest]])
+            found = search([model], [SourceSentence(source, prefix)], config=config, nbest=nbest)
+            assert_same(found, [expected[:nbest]])
 
 
 @pytest.mark.parametrize("alpha", [0.6, 0.0])
@@ -277,7 +286,10 @@ def test_translations_begin_with_their_prefix_and_go_on_as_the_best_do(beam: int
     if beam == 1:
         free = search([model], [SourceSentence(row) for row in rows], config=config)
         own = [SourceSentence(row, best.ids[:2]) for row, (best,) in zip(rows, free, strict=True)]
-        assert_same(search([model], own, config=config), free)
+        begun = search([model], own, config=config)
+        assert_same(
+            [[replace(one, score=free_one.score)] for (one,), (free_one,) in zip(begun, free, strict=True)], free
+        )
 
 
 @pytest.mark.parametrize("beam", [1, 3])

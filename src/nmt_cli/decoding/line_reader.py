@@ -17,7 +17,7 @@ from nmt_cli.errors import DataError, UsageError
 from nmt_cli.languages import match_code
 from nmt_cli.recipe.schema import DecodingConfig, LanguagePair
 from nmt_cli.text_encoding import check_characters
-from nmt_cli.tokenization.casing import CasedText, as_sentence
+from nmt_cli.tokenization.casing import CasedText, as_sentence, in_sentence_case
 from nmt_cli.tokenization.pieces import Range
 from nmt_cli.tokenization.sentence_splitting import LineSplitter
 from nmt_cli.tokenization.split_text import SplitText, has_letters
@@ -103,11 +103,17 @@ class LineReader:
         )
         kept_parts = split.ranges_by_sentence(line.kept or ())
         cased = [
-            CasedText(part, None) if source.prefix else self._as_sentence(part, kept, languages.source)
+            self._as_sentence(part, kept, languages.source)
             for part, kept in zip(split.sentences, kept_parts, strict=True)
         ]
         is_whole = len(cased) == 1
         as_typed = is_whole and cased[0].casing is None
+        if source.prefix and cased[0].casing == "capitals":
+            # The translation is in capitals if its beginning is.
+            if line.prefix.isupper():
+                source = replace(source, prefix=self._prefix_in_sentence_case(line.prefix, languages.target))
+            else:
+                cased = [CasedText(cased[0].text, None)]
         rows = [source.ids] if as_typed else self._engine.source.encode_source([part.text for part in cased])
         sentences = []
         for index, ((text, casing), kept, ids) in enumerate(zip(cased, kept_parts, rows, strict=True)):
@@ -120,6 +126,11 @@ class LineReader:
     def _as_sentence(self, text: str, kept: Sequence[Range], language: str) -> CasedText:
         engine = self._engine
         return as_sentence(text, kept, tokenizer=engine.source, language=language, trained=engine.trained_lines)
+
+    def _prefix_in_sentence_case(self, prefix: str, language: str) -> list[int]:
+        target = self._engine.target
+        text = in_sentence_case(prefix, find_kept(prefix), tokenizer=target, language=language)
+        return target.encode_target([text])[0]
 
     def _without_typed_symbol(self, line: AskedLine, number: int) -> AskedLine:
         """A line without the target language that the users of OPUS-MT type before it; it is translated into that.

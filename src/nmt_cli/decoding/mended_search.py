@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from nmt_cli.decoding.engine import Engine
 from nmt_cli.decoding.placed_terms import beginnings_with_terms
-from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence
+from nmt_cli.decoding.search.hypotheses import Details, Hypothesis, SourceSentence, length_penalty
 from nmt_cli.decoding.search.repetition import NGRAM_WITHOUT_LOOPS, has_loop
 from nmt_cli.decoding.terms import Occurrence, missing_terms
 from nmt_cli.decoding.translation import LineSentence, in_one_line
@@ -37,14 +37,14 @@ class MendedSearch:
         self._sentences = sentences
         self._occurrences = occurrences
         self._config = config
-        self._free = config.model_copy(update={"stop_loops": False})
+        self._first_config = config.model_copy(update={"stop_loops": False})
         self._nbest = nbest
         self._details = details
         self._found: list[Ranked] = []
 
     def run(self) -> list[Ranked]:
         """The hypotheses of each sentence, at most `nbest`."""
-        self._found = self._search([sentence.source for sentence in self._sentences], config=self._free)
+        self._found = self._search([sentence.source for sentence in self._sentences], config=self._first_config)
         if not self._config.samples:
             self._fill_empty()
         self._stop_loops()
@@ -68,13 +68,13 @@ class MendedSearch:
             for index, (sentence, ranked) in enumerate(zip(self._sentences, self._found, strict=True))
             if sentence.source.ids and not ranked[0][1].strip()
         }
-        wide = self._free.model_copy(update={"beam": max(2, self._free.beam), "min_tokens": 0})
+        wide = self._first_config.model_copy(update={"beam": max(2, self._first_config.beam), "min_tokens": 0})
         again = self._search(list(empty.values()), config=wide, nbest=wide.beam)
         for index, ranked in zip(empty, again, strict=True):
             self._found[index] = [one for one in ranked if one[1].strip()][: self._nbest] or self._found[index]
 
     def _stop_loops(self) -> None:
-        """Replace what was found, if it has a loop, by what a search finds that stops loops.
+        """Replace what has a loop by what a search finds that stops loops; what has none stays.
 
         If there still is a loop after this, no n-gram stands twice.
         """
@@ -88,7 +88,15 @@ class MendedSearch:
             }
             again = self._search(list(looping.values()), config=config)
             for index, ranked in zip(looping, again, strict=True):
-                self._found[index] = ranked
+                self._found[index] = self._without_loops(index, ranked)
+
+    def _without_loops(self, index: int, again: Ranked) -> Ranked:
+        """What was found without a loop, and what was found again; samples are all drawn again."""
+        if self._config.samples:
+            return again
+        good = {text: (hypothesis, text) for hypothesis, text in self._found[index] if not self._has_loop(index, text)}
+        both = [*good.values(), *((hypothesis, text) for hypothesis, text in again if text not in good)]
+        return sorted(both, key=lambda one: -one[0].score)[: self._nbest]
 
     def _place_terms(self) -> None:
         """Replace what was found, if it lacks terms, by what searches find that begin with them in their places.
@@ -107,18 +115,38 @@ class MendedSearch:
             with_beginnings = self._begin_with_terms(indices, num_more=num_more)
             again = self._search(
                 [source for _, source in with_beginnings],
-                config=self._free,
+                config=self._first_config,
                 nbest=self._config.num_candidates if num_more else self._nbest,
             )
-            candidates: dict[int, Ranked] = {}
-            for (index, _), ranked in zip(with_beginnings, again, strict=True):
-                candidates.setdefault(index, []).extend(ranked)
-            for index, ranked in candidates.items():
+            by_beginning: dict[int, list[tuple[int, Ranked]]] = {}
+            for (index, source), ranked in zip(with_beginnings, again, strict=True):
+                by_beginning.setdefault(index, []).append((len(source.prefix), ranked))
+            for index, of_sentence in by_beginning.items():
+                ranked = self._rank_together(of_sentence)
                 without_loop = [one for one in ranked if not self._has_loop(index, one[1])]
                 number, best = _lacking_fewest(self._occurrences[index], without_loop or ranked)
                 if number < num_lacking[index]:
                     num_lacking[index] = number
-                    self._found[index] = sorted(best, key=lambda one: -one[0].score)[: self._nbest]
+                    self._found[index] = best[: self._nbest]
+
+    def _rank_together(self, by_beginning: Sequence[tuple[int, Ranked]]) -> Ranked:
+        """The hypotheses of several beginnings, each with its number of pieces, best first.
+
+        A score leaves out the beginning. Of several, the likeliest is free, and the others cost how much less likely
+        they are.
+        """
+        log_probs = [sum(ranked[0][0].piece_log_probs[:length]) for length, ranked in by_beginning]
+
+        def score(hypothesis: Hypothesis, log_prob: float) -> float:
+            penalty = length_penalty(len(hypothesis.ids) + 1, config=self._config)
+            return hypothesis.score + (log_prob - max(log_probs)) / penalty
+
+        ranked = [
+            (score(one[0], log_prob), one)
+            for log_prob, (_, of_beginning) in zip(log_probs, by_beginning, strict=True)
+            for one in of_beginning
+        ]
+        return [one for _, one in sorted(ranked, key=lambda scored: -scored[0])]
 
     def _has_loop(self, index: int, text: str) -> bool:
         """Whether a translation has a loop that must not be."""

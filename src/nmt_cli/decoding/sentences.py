@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from nmt_cli.decoding.engine import Engine
 from nmt_cli.decoding.mended_search import MendedSearch, links_of
@@ -14,7 +16,7 @@ from nmt_cli.decoding.translation import LineSentence, Translation
 from nmt_cli.documents.kept_text import WithoutKept, links_to_copies
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.casing import capitalised, in_capitals
-from nmt_cli.tokenization.pieces import word_alignment, word_log_probs
+from nmt_cli.tokenization.pieces import Range, word_alignment, word_log_probs
 
 
 class SentenceTranslator:
@@ -44,7 +46,7 @@ class SentenceTranslator:
         found_terms = list(map(_terms_to_translate, sentences))
         found = MendedSearch(self._engine, sentences, found_terms, config=config, nbest=nbest, details=details).run()
         translations: list[list[Translation]] = []
-        changed: dict[int, WithoutKept] = {}
+        lost_kept: dict[int, WithoutKept] = {}
         for index, (sentence, occurrences, ranked) in enumerate(zip(sentences, found_terms, found, strict=True)):
             candidates = [
                 self._translation(sentence, occurrences, hypothesis, text, details=details)
@@ -52,16 +54,16 @@ class SentenceTranslator:
             ]
             translations.append([candidate for candidate in candidates if candidate is not None])
             if len(translations[index]) < len(candidates):
-                changed[index] = WithoutKept.of(sentence.text, sentence.kept)
-        if changed:
-            searched = self._translate_without_kept(changed, sentences, config=config, nbest=nbest, details=details)
-            for index, without_kept in zip(changed, searched, strict=True):
+                lost_kept[index] = WithoutKept.of(sentence.text, sentence.kept)
+        if lost_kept:
+            searched = self._translate_without_kept(lost_kept, sentences, config=config, nbest=nbest, details=details)
+            for index, without_kept in zip(lost_kept, searched, strict=True):
                 translations[index] = without_kept
         return translations
 
     def _translate_without_kept(
         self,
-        changed: Mapping[int, WithoutKept],
+        lost_kept: Mapping[int, WithoutKept],
         sentences: Sequence[LineSentence],
         *,
         config: DecodingConfig,
@@ -69,15 +71,16 @@ class SentenceTranslator:
         details: Details,
     ) -> list[list[Translation]]:
         """The translations of some of the sentences, searched without their kept ranges, which are then put back."""
-        texts = [without.marked.text for without in changed.values()]
+        texts = [without.marked.text for without in lost_kept.values()]
         shorter = [
             replace(sentences[index], text=text, source=replace(sentences[index].source, ids=ids), kept=())
-            for index, text, ids in zip(changed, texts, self._engine.source.encode_source(texts), strict=True)
+            for index, text, ids in zip(lost_kept, texts, self._engine.source.encode_source(texts), strict=True)
         ]
         searched = self._translate(shorter, config=config, nbest=nbest, details=replace(details, alignment=True))
+        prefixes = self._engine.target.decode([sentence.source.prefix for sentence in shorter])
         return [
-            [_put_back(without, translation) for translation in ranked]
-            for without, ranked in zip(changed.values(), searched, strict=True)
+            [_put_back(without, translation, prefix=prefix) for translation in ranked]
+            for without, prefix, ranked in zip(lost_kept.values(), prefixes, searched, strict=True)
         ]
 
     def _translation(
@@ -126,20 +129,29 @@ def _terms_to_translate(sentence: LineSentence) -> list[Occurrence]:
     ]
 
 
-def _put_back(without: WithoutKept, translation: Translation) -> Translation:
-    """The translation of a sentence that was searched without its kept ranges."""
-    text, links = without.put_back(translation.text, translation.links)
+def _put_back(without: WithoutKept, translation: Translation, *, prefix: str) -> Translation:
+    """The translation of a sentence that was searched without its kept ranges, but for those in its prefix."""
+    text, links = without.put_back(translation.text, translation.links, prefix=prefix)
     alignment = tuple(word_alignment(links, without.text, text))
     scores = translation.word_log_probs
     if scores:
-        of_searched = iter(scores)
-        copied = [(link.target_start, link.target_end) for link in links[: len(without.kept)]]
-        of_words = [
-            0.0 if any(start <= word.start() and word.end() <= end for start, end in copied) else next(of_searched, 0.0)
-            for word in re.finditer(r"\S+", text)
-        ]
-        scores = (*of_words, *of_searched)
+        put = [link[2:] for link in links[: len(without.kept)] if link.target_start >= len(prefix)]
+        scores = _scores_with_copies(scores, translation.text.split(), text=text, copied=put)
     return replace(translation, text=text, links=tuple(links), alignment=alignment, word_log_probs=scores)
+
+
+def _scores_with_copies(
+    scores: Sequence[float], words: Sequence[str], *, text: str, copied: Sequence[Range]
+) -> tuple[float, ...]:
+    """The scores of the words of a text and of its end; a word has those of the searched `words` that begin in it."""
+    starts = [0, *accumulate(map(len, words))]
+    position, of_words = 0, []
+    for word in re.finditer(r"\S+", text):
+        num_copied = sum(max(0, min(end, word.end()) - max(start, word.start())) for start, end in copied)
+        end = position + len(word[0]) - num_copied
+        of_words.append(sum(scores[bisect_left(starts, position) : bisect_left(starts, end)], 0.0))
+        position = end
+    return (*of_words, *scores[len(words) :])
 
 
 def _in_casing(sentence: LineSentence, translation: Translation) -> Translation:

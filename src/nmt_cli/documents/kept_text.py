@@ -165,12 +165,15 @@ class WithoutKept:
             marks[index + 1 : end_index] = [replace(mark, parent=index) for mark in marks[index + 1 : end_index]]
         return cls(text, kept, MarkedText("".join([*parts, text[position:]]), tuple(marks)), closed)
 
-    def put_back(self, translation: str, links: Iterable[Link]) -> tuple[str, list[Link]]:
+    def put_back(self, translation: str, links: Iterable[Link], *, prefix: str = "") -> tuple[str, list[Link]]:
         """The translation of the whole text, made of the translation without the kept ranges, and its links.
 
-        The kept ranges have the first links, one for each.
+        What the prefix of the translation has is not put back, and nothing is put into it. The kept ranges have the
+        first links, one for each.
         """
         links = list(links)
+        given = self._starts_in(prefix)
+        first_place = len(prefix) + len(translation[len(prefix) :].split(" ")[0]) if prefix else 0
         marks = self.marked.translated(translation, links).marks
         # What ends at a place stands before what begins there.
         places = [
@@ -179,7 +182,12 @@ class WithoutKept:
             else (marks[begun].end, marks[begun].start == marks[begun].end)
             for index in range(len(marks))
         ]
-        text, new_links = "", list[Link]()
+        text = ""
+        new_links = [
+            Link(start, end, given[index], given[index] + end - start)
+            for index, (start, end) in enumerate(self.kept)
+            if index in given
+        ]
         # How far each character of both texts moves.
         moved_in_source = [0] * (len(self.marked.text) + 1)
         moved_in_target = [0] * (len(translation) + 1)
@@ -187,7 +195,12 @@ class WithoutKept:
             for index in range(mark.start, len(moved_in_source)):
                 moved_in_source[index] = end - mark.start
         position = 0
-        ordered = sorted(zip(self.kept, places, strict=True), key=itemgetter(1))
+        put = [
+            (kept, (max(place, first_place), *order))
+            for index, (kept, (place, *order)) in enumerate(zip(self.kept, places, strict=True))
+            if index not in given
+        ]
+        ordered = sorted(put, key=itemgetter(1))
         for number, ((start, end), (place, _)) in enumerate(ordered, 1):
             text += translation[position:place]
             if text and not text[-1].isspace() and self._needs_space(text[-1], self.text[max(0, start - 1) : start]):
@@ -205,6 +218,15 @@ class WithoutKept:
             source, target = moved_in_source[link.source_start], moved_in_target[link.target_start]
             new_links.append(link.shifted(source, target))
         return text + translation[position:], new_links
+
+    def _starts_in(self, prefix: str) -> dict[int, int]:
+        """Where kept ranges, by their index, stand in the prefix of a translation."""
+        texts = [self.text[start:end] for start, end in self.kept]
+        found: dict[int, int] = {}
+        for copy in set(texts):
+            indices = [index for index, text in enumerate(texts) if text == copy]
+            found |= zip(indices, _starts_of(copy, prefix), strict=False)
+        return found
 
     @staticmethod
     def _needs_space(neighbour: str, source_neighbour: str) -> bool:

@@ -245,7 +245,8 @@ class CTranslate2Engine:
             for hypothesis in sentence.hypotheses:
                 length = min(len(hypothesis.ids) + 1, sentence.limit)
                 log_probs = list(map(float, next(results).log_probs))[len(sentence.symbols.target) :][:length]
-                score = sum(log_probs) / length_penalty(length, config=config)
+                num_given = len(sentence.forced) - len(sentence.symbols.target)
+                score = sum(log_probs[num_given:]) / length_penalty(length, config=config)
                 rescored.append(Hypothesis(hypothesis.ids, sum(log_probs), score, log_probs))
             sentence.hypotheses = sorted(rescored, key=lambda hypothesis: -hypothesis.score)
 

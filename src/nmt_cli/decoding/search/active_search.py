@@ -74,7 +74,11 @@ class ActiveSearch(ABC):
                 rows = own_rows if rows is None else rows[kept]
             if rows is not None and len(self._sentences):
                 self._ensemble.select(rows=rows.flatten(), sentences=kept)
-        return self._tree.results()
+        prefixes = self._ensemble.prefix_log_probs()
+        return [
+            [hypothesis.with_prefix(log_probs) if log_probs else hypothesis for hypothesis in ranked]
+            for log_probs, ranked in zip(prefixes, self._tree.results(), strict=True)
+        ]
 
     @abstractmethod
     def _step(self) -> Tensor | None:

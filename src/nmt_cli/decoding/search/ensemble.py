@@ -32,9 +32,11 @@ _ENCODER_BATCH_TOKENS = 2048
 class Ensemble:
     """One or more models that decode a batch of sources step by step.
 
-    The probability of a token is the mean over the models. Translations begin with their prefixes, however unlikely,
-    do not end before `min_tokens` pieces, and repeat only what `config` allows. Log-probabilities are float32 in any
-    precision.
+    The probability of a token is the mean over the models. Translations begin with their prefixes, do not end before
+    `min_tokens` pieces, and repeat only what `config` allows. Log-probabilities are float32 in any precision.
+
+    A piece of a prefix is certain: all hypotheses have it, and over a length penalty an unlikely prefix would favour
+    the longest of them. `prefix_log_probs` has its real log-probability.
     """
 
     def __init__(
@@ -61,6 +63,10 @@ class Ensemble:
         width = max(len(source.prefix) for source in sources)
         forced = [[*source.prefix, *[-1] * (width - len(source.prefix))] for source in sources]
         self._forced_pieces = torch.tensor(forced, dtype=torch.long, device=device)
+        self._sentences = torch.arange(len(sources), device=device)
+        # [sources, width]
+        self._forced_log_probs = torch.zeros(self._forced_pieces.shape, device=device)
+        self._prefix_lengths = [len(source.prefix) for source in sources]
         is_watched = config.no_repeat_ngram or config.stop_loops
         self._repetition = Repetition(sources, config=config, device=device) if is_watched else None
 
@@ -95,9 +101,14 @@ class Ensemble:
         for cache in self._caches:
             cache.select(rows=rows, sentences=sentences)
         if sentences is not None:
-            self._forced_pieces = self._forced_pieces[sentences]
+            self._forced_pieces, self._sentences = self._forced_pieces[sentences], self._sentences[sentences]
         if self._repetition is not None:
             self._repetition.select(rows=rows, sentences=sentences)
+
+    def prefix_log_probs(self) -> list[list[float]]:
+        """The log-probabilities of the pieces of each source's prefix."""
+        rows = self._forced_log_probs.tolist()
+        return [row[:length] for row, length in zip(rows, self._prefix_lengths, strict=True)]
 
     def _forbid_tokens(self, log_probs: Tensor) -> Tensor:
         """Give -inf, in place, to special pieces, to repetition and, if hypotheses are too short, to EOS."""
@@ -109,15 +120,17 @@ class Ensemble:
         return log_probs
 
     def _force_prefixes(self, log_probs: Tensor) -> Tensor:
-        """Give -inf, in place, to all tokens but the forced piece, if a sentence has one at this position."""
+        """Give 0 to the forced piece and -inf to all others, in place, if a sentence has one at this position."""
         rows_per_sentence = len(log_probs) // len(self._forced_pieces)
         forced = self._forced_pieces[:, self.length - 1, None].repeat_interleave(rows_per_sentence, dim=0)
         is_forced = forced >= 0
         # In a row without a forced piece, the column is 0, PAD. It is -inf, and stays -inf.
         column = forced.clamp(min=0)
-        log_prob_of_forced = log_probs.gather(1, column)
+        # The first hypothesis of a sentence has its prefix; of a beam, no other has.
+        log_prob_of_forced = log_probs.gather(1, column)[::rows_per_sentence, 0]
+        self._forced_log_probs[self._sentences, self.length - 1] = log_prob_of_forced
         log_probs = self._forbid_tokens(log_probs).masked_fill_(is_forced, -torch.inf)
-        return log_probs.scatter_(1, column, log_prob_of_forced.where(is_forced, -torch.inf))
+        return log_probs.scatter_(1, column, is_forced.to(log_probs.dtype).log())
 
 
 def _encoder_batches(sentences: Sequence[Sequence[int]]) -> list[list[Sequence[int]]]:

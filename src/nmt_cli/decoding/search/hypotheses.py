@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Self, assert_never
 
 import numpy as np
@@ -65,10 +65,11 @@ class SourceSentence:
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """A translation in pieces: ids without EOS, its log-probability, and its score, divided by the length penalty.
+    """A translation in pieces: ids without EOS, its log-probability, and its score.
 
-    The log-probability includes EOS unless the hypothesis was cut. `piece_log_probs` are its terms, one per id and one
-    for EOS. `alignment` has pairs of positions, of a source piece and of an id; it is empty if not asked for.
+    The log-probability includes EOS unless the hypothesis was cut. The score is the log-probability of what follows a
+    given prefix, divided by the length penalty. `piece_log_probs` are the terms of the log-probability, one per id and
+    one for EOS. `alignment` has pairs of positions, of a source piece and of an id; it is empty if not asked for.
     """
 
     ids: list[int]
@@ -76,6 +77,11 @@ class Hypothesis:
     score: float
     piece_log_probs: list[float] = field(default_factory=list)
     alignment: list[tuple[int, int]] = field(default_factory=list)
+
+    def with_prefix(self, log_probs: Sequence[float]) -> Hypothesis:
+        """The hypothesis of a search in which the prefix was certain, with the prefix's log-probabilities."""
+        piece_log_probs = [*log_probs, *self.piece_log_probs[len(log_probs) :]]
+        return replace(self, log_prob=self.log_prob + sum(log_probs), piece_log_probs=piece_log_probs)
 
 
 EMPTY_HYPOTHESIS = Hypothesis([], 0.0, 0.0)
