@@ -83,8 +83,8 @@ def main() -> None:
 def _run_part(name: str, folder: Path) -> list[Outcome]:
     if name == "demo":
         return [_demo(folder)]
-    if name.startswith("ranks-"):
-        return _two_ranks(folder, sums=name.removeprefix("ranks-"))
+    if name == "ranks":
+        return _two_ranks(folder)
     (outcome,) = _finished([_start(name, _PARTS[name], folder)])
     return [outcome]
 
@@ -114,11 +114,11 @@ def _demo(folder: Path) -> Outcome:
     return outcome
 
 
-def _two_ranks(folder: Path, *, sums: str) -> list[Outcome]:
-    store = folder / f"ranks-{sums}.store"
+def _two_ranks(folder: Path) -> list[Outcome]:
+    store = folder / "ranks.store"
     store.unlink(missing_ok=True)
-    options = ("ranks", "--tokens", str(_FEW_TOKENS), "--sums", sums, "--store", str(store))
-    started = [_start(f"rank-{rank}-{sums}", (*options, "--rank", str(rank)), folder, devices=2) for rank in range(2)]
+    options = ("ranks", "--tokens", str(_FEW_TOKENS), "--store", str(store))
+    started = [_start(f"rank-{rank}", (*options, "--rank", str(rank)), folder, devices=2) for rank in range(2)]
     return _finished(started)
 
 
@@ -193,10 +193,10 @@ def _judge(outcome: Outcome) -> list[str]:
         host = facts["milliseconds_of_host"]
         if host > MOST_HOST_MILLISECONDS:
             found.append(f"{host:.2f} ms of the host an update, and the bound is {MOST_HOST_MILLISECONDS}")
-    if "sums_in" in facts:
+    if "elements_summed" in facts:
         if facts["elements_summed"] != facts["parameters"]:
             found.append(f"{facts['elements_summed']} gradients are summed, and there are {facts['parameters']}")
-        if facts["is_sum_right"] is False:
+        if not facts["is_sum_right"]:
             found.append("the sum over two ranks is not that of their gradients")
     return found
 
@@ -243,7 +243,7 @@ def _environment() -> dict[str, str]:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    known = ["demo", *_PARTS, "ranks-fp32", "ranks-bf16"]
+    known = ["demo", *_PARTS, "ranks"]
     parser.add_argument("parts", nargs="*", default=known, metavar="PART", help=f"of {', '.join(known)}; default all")
     parser.add_argument("--folder", default="build/null-gpu/parts", help="where data, logs and launches are written")
     parser.add_argument("--json", action="store_true", help="print JSON")

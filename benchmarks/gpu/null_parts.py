@@ -165,7 +165,7 @@ def _ranks(arguments: argparse.Namespace) -> Facts:
     torch.cuda.set_device(device)
     dist.init_process_group("gloo", init_method=f"file://{arguments.store}", rank=arguments.rank, world_size=2)
     ranks = Ranks(arguments.rank, 2, device)
-    recipe = _recipe(arguments, f"training.sum_gradients_in={arguments.sums}")
+    recipe = _recipe(arguments)
     batch, facts = _batch(arguments.tokens, device=device)
     torch.manual_seed(1)
     model = Transformer(recipe.model, source_vocab=_PIECES, target_vocab=_PIECES).to(device)
@@ -188,13 +188,12 @@ def _ranks(arguments: argparse.Namespace) -> Facts:
     return {
         "rank": arguments.rank,
         "torch": torch.__version__,
-        "sums_in": arguments.sums,
         "replays": replays,
         "parameters": gradients.numel(),
         "elements_summed": sum(vectors),
         "dtypes_summed": sorted({str(dtype) for numel, dtype, _ in sums.noted if numel > 1000}),
         "round_trips": len(sums.noted),
-        "is_sum_right": bool(torch.equal(gradients.cpu(), given[0] + given[1])) if arguments.sums == "fp32" else None,
+        "is_sum_right": bool(torch.equal(gradients.cpu(), given[0] + given[1])),
     }
 
 
@@ -211,8 +210,8 @@ def _launch(
     ).result
 
 
-def _recipe(arguments: argparse.Namespace, *settings: str) -> Recipe:
-    return load_recipe(arguments.size, overrides=["training.precision=bf16", *settings])
+def _recipe(arguments: argparse.Namespace) -> Recipe:
+    return load_recipe(arguments.size, overrides=["training.precision=bf16"])
 
 
 def _batch(tokens: int, *, device: torch.device) -> tuple[Batch, Facts]:
@@ -288,7 +287,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--sentences", type=int, default=1, help="in a search")
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--store", metavar="FILE", help="by which two ranks find each other")
-    parser.add_argument("--sums", choices=("fp32", "bf16"), default="fp32")
     return parser.parse_args()
 
 

@@ -40,7 +40,6 @@ OF_RANKS = {
     "replays": 1,
     "parameters": 1000,
     "elements_summed": 1000,
-    "sums_in": "fp32",
     "is_sum_right": True,
 }
 
@@ -112,12 +111,12 @@ def test_a_part_that_ends_early_is_a_problem_and_its_last_words_are_told(reposit
 
 
 def test_both_ranks_replay_and_their_sum_is_right(repository: Path, tmp_path: Path) -> None:
-    code, result = run(repository, tmp_path, "ranks-fp32", OF_RANKS, errors=captured(800))
+    code, result = run(repository, tmp_path, "ranks", OF_RANKS, errors=captured(800))
     assert (code, result["problems"]) == (0, [])
     code, result = run(
-        *(repository, tmp_path, "ranks-fp32", OF_RANKS | {"is_sum_right": False, "elements_summed": 999}),
+        *(repository, tmp_path, "ranks", OF_RANKS | {"is_sum_right": False, "elements_summed": 999}),
         errors=captured(800),
     )
     assert code == 1
-    assert "rank-1-fp32: the sum over two ranks is not that of their gradients" in result["problems"]
-    assert "rank-0-fp32: 999 gradients are summed, and there are 1000" in result["problems"]
+    assert "rank-1: the sum over two ranks is not that of their gradients" in result["problems"]
+    assert "rank-0: 999 gradients are summed, and there are 1000" in result["problems"]

@@ -40,7 +40,7 @@ def like_a_gpu() -> Iterator[None]:
 
 def with_recorder(updater: Updater, recorder: Callable[[Callable[[], None]], Callable[[], None]]) -> Updater:
     """An updater that records as it would on a GPU."""
-    updater._recorded = RecordedSteps(updater._step, recorder, num_losses=updater._num_losses)
+    updater._recorded = RecordedSteps(updater._step, recorder, num_sums=updater._num_sums)
     return updater
 
 

@@ -97,7 +97,7 @@ def summed(batch: Batch, divisor: Tensor, *, begins_sum: bool) -> Tensor:
 
 
 def test_a_replay_takes_the_batch_and_the_divisor_that_it_is_given() -> None:
-    steps = RecordedSteps(summed, taped, num_losses=2)
+    steps = RecordedSteps(summed, taped, num_sums=2)
     steps.record(batch_of(3))
     assert steps.can_replay(batch_of(5))
     assert steps.replay(batch_of(5), divisor=2, begins_sum=True).tolist() == [7.5, 10.0]

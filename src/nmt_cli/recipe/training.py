@@ -106,7 +106,7 @@ class SimCutConfig(Section):
     cut: Probability = Field(0.05, description="share of tokens, on both sides, without embedding in the second pass")
 
 
-Consistency = Annotated[RDropConfig | SimCutConfig, Field(discriminator="name")]
+ConsistencyConfig = Annotated[RDropConfig | SimCutConfig, Field(discriminator="name")]
 
 
 class TrainingConfig(Section):
@@ -128,12 +128,11 @@ class TrainingConfig(Section):
         "(Arivazhagan et al. 2019): 1: by size; 5: small ones nearly as often as large ones; the copies of a pair in "
         "an epoch have the same sampled pieces",
     )
-    sum_gradients_in: Literal["fp32", "bf16"] = Field(
-        "fp32", description="how gradients travel between devices; bf16 halves the traffic, and rounds"
-    )
     compile: bool = Field(True, description="on GPUs: compiled layers and CUDA graphs; results equal within rounding")
     label_smoothing: Probability = Field(0.1, description="epsilon_ls (5.4)")
-    consistency: Consistency | None = Field(None, description="r_drop or simcut: two passes of each pair; null: one")
+    consistency: ConsistencyConfig | None = Field(
+        None, description="r_drop or simcut: two passes of each pair; null: one"
+    )
     guided_alignment: NonNegativeFloat | None = Field(
         None,
         description="weight of a loss that teaches one head the word alignments of the data (Garg et al. 2019), such "

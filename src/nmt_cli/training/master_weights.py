@@ -1,4 +1,4 @@
-"""Float32 master weights and gradients in flat buffers, the model that computes with them, and sums over ranks.
+"""Float32 master weights and gradients in flat buffers, and the model that computes with them.
 
 P is the number of parameters, shared ones counted once.
 """
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from nmt_cli.devices import Precision
-from nmt_cli.training.ranks.ranks import Ranks
 
 
 class MasterWeights:
@@ -72,18 +71,6 @@ class MasterWeights:
         else:
             for total, gradient in zip(totals, gradients, strict=True):
                 total.add_(gradient)
-
-    def sum_gradients(self, ranks: Ranks, *, precision: Precision) -> None:
-        """Replace the collected gradients by their sum over the ranks, which is sent in `precision`.
-
-        Raises ConnectionLost.
-        """
-        if ranks.size == 1:
-            return
-        sent = self.gradients.bfloat16() if precision == "bf16" else self.gradients
-        ranks.sum(sent)
-        if sent is not self.gradients:
-            self.gradients.copy_(sent)
 
     def copy_to_model(self) -> None:
         """Let the model compute with the current values: in bf16, copy them; in fp32 it has them already."""

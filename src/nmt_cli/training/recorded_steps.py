@@ -32,12 +32,12 @@ class Step(Protocol):
 class _Recorded:
     """Replays of the first step of an update and of later steps, and the memory that they share.
 
-    A replay reads the batch and its divisor from this memory, and writes the losses into it.
+    A replay reads the batch and its divisor from this memory, and writes the sums of its loss into it.
     """
 
     batch: Batch
     divisor: Tensor
-    losses: Tensor
+    sums: Tensor
     replay_first: Callable[[], None]
     replay_later: Callable[[], None]
 
@@ -48,8 +48,8 @@ class RecordedSteps:
     All batches have tensors of the same shapes; only `length_bound` differs.
     """
 
-    def __init__(self, step: Step, recorder: Recorder, *, num_losses: int) -> None:
-        self._step, self._recorder, self._num_losses = step, recorder, num_losses
+    def __init__(self, step: Step, recorder: Recorder, *, num_sums: int) -> None:
+        self._step, self._recorder, self._num_sums = step, recorder, num_sums
         self._recorded: dict[int, _Recorded] = {}
         self._cannot_record = False
 
@@ -65,10 +65,10 @@ class RecordedSteps:
         if self._cannot_record or self.can_replay(batch):
             return
         inputs, device = batch.map_tensors(Tensor.clone), batch.gold.device
-        divisor, losses = torch.ones((), device=device), torch.zeros(self._num_losses, device=device)
+        divisor, sums = torch.ones((), device=device), torch.zeros(self._num_sums, device=device)
 
         def step(*, begins_sum: bool) -> None:
-            losses.copy_(self._step(inputs, divisor, begins_sum=begins_sum))
+            sums.copy_(self._step(inputs, divisor, begins_sum=begins_sum))
 
         try:
             first, later = (self._recorder(partial(step, begins_sum=begins_sum)) for begins_sum in (True, False))
@@ -79,7 +79,7 @@ class RecordedSteps:
             self._cannot_record = True
             self._recorded.clear()  # replays use a generator that may be gone
             return
-        self._recorded[batch.source.length_bound] = _Recorded(inputs, divisor, losses, first, later)
+        self._recorded[batch.source.length_bound] = _Recorded(inputs, divisor, sums, first, later)
 
     def replay(self, batch: Batch, *, divisor: int, begins_sum: bool) -> Tensor:
         """Replay the step with another batch; return the sums of its `Loss`.
@@ -93,4 +93,4 @@ class RecordedSteps:
             kept.copy_(new, non_blocking=True)
         recorded.divisor.fill_(divisor)
         (recorded.replay_first if begins_sum else recorded.replay_later)()
-        return recorded.losses.clone()
+        return recorded.sums.clone()

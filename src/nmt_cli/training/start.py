@@ -122,7 +122,7 @@ def train_run(
         locked_run(directory) if ranks.is_first else nullcontext(),
         watching(ranks, seconds=recipe.training.watchdog_seconds),
         stop.listening(),
-        _explaining_out_of_memory(),
+        _out_of_memory_as_device_error(),
     ):
         if ranks.is_first:
             log_other_corpus(data.manifest, recipe)
@@ -158,7 +158,7 @@ def dry_run_text(resolved: ResolvedRecipe, inputs: RunInputs, *, device: str, wo
 
 
 @contextmanager
-def _explaining_out_of_memory() -> Iterator[None]:
+def _out_of_memory_as_device_error() -> Iterator[None]:
     """Raise DeviceError if memory does not suffice: another process may fill a GPU or the machine at any time."""
     try:
         yield

@@ -106,7 +106,7 @@ class Updater:
         smoothing, dtype = recipe.training.label_smoothing, model.output_weight.dtype
         self.reason_not_to_compile = reason_not_to_compile(recipe, device=ranks.device, dtype=dtype)
         consistency = Consistency.of(recipe.training)
-        self._num_losses = 2 if consistency is None else 3
+        self._num_sums = 2 if consistency is None else 3
         self._objective: Objective = partial(
             plain_loss,
             model,
@@ -172,15 +172,15 @@ class Updater:
         """
         if not self.model.training:
             self.model.train()
-        sums = torch.zeros(_FIRST_LOSS + self._num_losses * num_micro_batches, device=self._ranks.device)
-        losses = sums[_FIRST_LOSS:].view(self._num_losses, num_micro_batches)
+        sums = torch.zeros(_FIRST_LOSS + self._num_sums * num_micro_batches, device=self._ranks.device)
+        losses = sums[_FIRST_LOSS:].view(self._num_sums, num_micro_batches)
         for position, (index, batch) in enumerate(batches):
             losses[:, index] = self.accumulate(
                 batch, key=(number, index), target_tokens=target_tokens, begins_sum=position == 0
             )
         if not batches:
             self.weights.gradients.zero_()
-        self.weights.sum_gradients(self._ranks, precision=self._recipe.training.sum_gradients_in)
+        self._ranks.sum(self.weights.gradients)
         if self._ranks.is_first:
             sums[_NORM] = self.weights.gradients.norm()
         if (signal_number := received_signal()) is not None:
@@ -235,7 +235,7 @@ class Updater:
 
     def _new_recorded_steps(self) -> RecordedSteps:
         graphs = CudaGraphs(self._ranks.device)
-        return RecordedSteps(self._step, graphs.warm_up_and_record, num_losses=self._num_losses)
+        return RecordedSteps(self._step, graphs.warm_up_and_record, num_sums=self._num_sums)
 
     def _apply(self, norm: Tensor, *, learning_rate: float) -> None:
         """If the norm, a float32 scalar, is finite, clip the gradients and take the optimizer's step."""
