@@ -1,4 +1,4 @@
-"""Several directions in one training: symbols, temperature, figures of each direction, resumption and two ranks."""
+"""Several directions in one training: symbols, temperature, figures of each direction, and resumption."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from nmt_cli.training.validation import Validator, measure_average
 from tests.dataset.synthetic import in_two_directions, sentences
 from tests.training.feeding import feed
 from tests.training.tiny import LEARNT, checkpoint, events, stopped_after, train
-from tests.training.two_ranks import LAUNCHED, start
 
 SETTINGS = ("training.temperature=5", *LEARNT, "validation.every=60", "validation.max_sentences=12")
 BOTH = ("en-de", "de-en")
@@ -94,23 +93,6 @@ def test_a_training_that_was_stopped_ends_with_the_same_bits(
     assert checkpoint(run, 60) == checkpoint(run_with("source"), 60)
     figures = [[event["by_direction"] for event in events(one, "validation")] for one in (run, run_with("source"))]
     assert figures[0] == figures[1]
-
-
-@pytest.mark.slow
-def test_two_processes_log_the_losses_of_one(
-    data_with: Callable[[str], PreparedData], run_with: Callable[[str], Path], tmp_path: Path
-) -> None:
-    process = start(LAUNCHED, data_with("source"), tmp_path, *SETTINGS)
-    stdout, stderr = process.communicate()
-    assert (process.returncode, stdout) == (0, ""), stderr
-    alone, together = events(run_with("source"), "train"), events(tmp_path / "run", "train")
-    for one, two in zip(alone, together, strict=True):
-        assert (two["source_tokens"], two["target_tokens"]) == (one["source_tokens"], one["target_tokens"])
-        assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)  # sums in another order
-    (two,) = events(tmp_path / "run", "validation")
-    one = events(run_with("source"), "validation")[0]["by_direction"]
-    for name in BOTH:
-        assert two["by_direction"][name]["loss"] == pytest.approx(one[name]["loss"], rel=1e-4)
 
 
 def test_a_direction_without_validation_text_is_told_and_does_not_count(
