@@ -42,7 +42,7 @@ def main(url: str) -> None:
             browser.until("document.querySelector('#status a') !== null")
             _save(browser, "page-file.png")
             browser.size(390, 844, is_phone=True)
-            browser.run("setTheme('dark')")
+            browser.prefer("dark")
             _translate(browser, url, STREET)
             _point(browser, "entlang", click=True)
             browser.until("!$('choices').hidden && document.querySelector('#choices li').textContent[0] !== '…'")

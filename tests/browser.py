@@ -92,6 +92,10 @@ class Browser:
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=is_phone
         )
 
+    def prefer(self, colours: str) -> None:
+        """Prefer dark or light colours, as the settings of a system do."""
+        self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": colours}])
+
     def open(self, url: str) -> None:
         """Go to a page and wait until it is there."""
         self.send("Page.navigate", url=url)

@@ -28,7 +28,6 @@ def page(browser: Browser, server: Server) -> Browser:
     browser.requests.clear()
     browser.open(server.url)
     browser.until(READY)
-    browser.run("localStorage.clear()")
     browser.run("$('clear').disabled || $('clear').click()")
     browser.run("$('from').value = 'en'; $('from').onchange()")
     browser.run("$('source').focus()")
@@ -250,26 +249,13 @@ def test_swapping_translates_back(page: Browser) -> None:
     assert page.console == []
 
 
-@pytest.mark.parametrize("text", ["OK", "2016"])
-def test_a_short_text_whose_language_is_not_given_is_translated(
-    page: Browser, translator: Translator, text: str
-) -> None:
-    page.run("$('from').value = 'auto'; $('from').onchange()")
-    page.run("$('into').value = 'de'; $('into').onchange()")
-    page.run("$('clear').click()")
-    page.type(text)
-    page.until(f"{WORDS}.length > 0 && !document.querySelector('#target.waiting')")
-    assert page.run("$('target').textContent") == translator.translate([text], copy_symbols=True)[0].text
-
-
-def test_dark_is_kept_and_a_phone_needs_no_scrolling_sideways(page: Browser, server: Server) -> None:
+def test_the_page_is_dark_where_the_system_is_and_a_phone_needs_no_scrolling_sideways(page: Browser) -> None:
     colour = "getComputedStyle(document.body).backgroundColor"
     light = page.run(colour)
-    page.point("#theme", click=True)
+    page.prefer("dark")
     assert page.run(colour) != light
-    page.open(server.url)
-    page.until(READY)
-    assert page.run("document.documentElement.dataset.theme") == "dark"
+    page.prefer("light")
+    assert page.run(colour) == light
     page.size(360, 740, is_phone=True)
     assert page.run("document.documentElement.scrollWidth") <= 360
     controls = "[...document.querySelectorAll('button:not(.word), select')]"
@@ -297,12 +283,29 @@ def test_errors_are_told_on_the_page(page: Browser) -> None:
     page.until(f"{WORDS}.length > 0 && $('status').textContent === ''")
 
 
+def test_a_text_that_takes_too_long_is_not_sent_again(page: Browser) -> None:
+    answer = {"error": {"code": "timeout", "message": "the translation took too long", "hint": "try again in 1 s"}}
+    late = f"new Response({json.dumps(json.dumps(answer))}, {{status: 503, headers: {{'Retry-After': '1'}}}})"
+    page.run(f"window.asked = 0; window.ask = fetch; window.fetch = async () => {{ asked++; return {late}; }}; 0")
+    page.type(" or")
+    page.until("$('status').textContent.startsWith('the translation took too long')")
+    time.sleep(2)
+    assert page.run("asked") == 1
+    page.run("window.fetch = ask; 0")
+
+
+def test_the_words_of_a_text_with_a_control_character_can_be_pointed_at(page: Browser) -> None:
+    page.run("$('source').value = 'the \\x07old sea'; $('source').dispatchEvent(new Event('input'))")
+    page.until("$('mirror').textContent.includes('\\x07') && !document.querySelector('#target.waiting')")
+    assert page.run("document.querySelectorAll('#mirror span').length") > 0
+
+
 def test_a_key_is_asked_for_where_one_is_needed(browser: Browser, strict: Server) -> None:
     browser.open(strict.url)
     browser.until(READY)
     browser.size(360, 740, is_phone=True)
     assert browser.run("document.documentElement.scrollWidth") <= 360
-    assert browser.run("$('theme').offsetWidth") >= 40
+    assert browser.run("$('key').offsetWidth") >= 40
     browser.run("$('source').value = 'the sea'; $('source').dispatchEvent(new Event('input'))")
     browser.until("$('status').textContent.startsWith('This server asks for an API key')")
     browser.run("$('key').value = 'alice-secret-key'; $('key').onchange()")
@@ -350,5 +353,7 @@ def test_terms_and_tags_are_kept(page: Browser) -> None:
     page.until("$('target').textContent.includes('</b>') && !document.querySelector('#target.waiting')")
     assert page.run("$('target').textContent").startswith("<p>")
     assert page.run("document.querySelectorAll('#target .word').length") == 0
+    page.run(f"$('source').value = '<p>the {'<b></b>' * 2000}sea</p>'; $('source').dispatchEvent(new Event('input'))")
+    page.until("$('target').textContent.length > 14000 && !document.querySelector('#target.waiting')")
     page.run("$('markup').click(); $('terms').value = ''; $('options').open = false")
     assert page.console == []
