@@ -15,7 +15,7 @@ from nmt_cli.errors import RecipeError, UsageError
 from nmt_cli.preparing.vocabulary import find_vocabulary
 from nmt_cli.recipe.loading import load_recipe
 from tests.forks import run_forked
-from tests.preparing.corpus_files import contents, invented_pairs, small_corpus
+from tests.preparing.corpus_files import contents, corpus_of, invented_pairs, small_corpus
 
 OWN = ["--train", "train", "--valid", "valid", "--languages", "en-de", "-o", "out/mine", "--workers", "1"]
 OWN += ["--set", "tokenizer.vocab_size=400"]
@@ -65,6 +65,15 @@ def test_one_command_makes_data_of_a_translation_memory(tmp_path: Path) -> None:
         "at:    train\n"
         "fix:   --valid-size 40, or text in files of its own: --valid FILE\n"
     )
+
+
+def test_copies_by_weight_are_no_more_pairs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    small_corpus(tmp_path)
+    corpus_of(tmp_path, "{kind: text, prefix: train, weight: 200}")
+    prepare(str(tmp_path / "c.yaml"), output=tmp_path / "data", workers=1)
+    assert "600 training pairs are too few" in caplog.text
+    assert "nmt train small" in caplog.text
 
 
 def test_an_error_is_three_lines_and_the_code_of_its_family(tmp_path: Path) -> None:
@@ -132,7 +141,7 @@ def test_the_next_command_has_a_recipe_that_fits_the_data_and_can_be_pasted(
     monkeypatch: pytest.MonkeyPatch, name: str, pairs: int, has_gpu: bool, recipe: str
 ) -> None:
     monkeypatch.setattr(devices, "has_gpu_driver", lambda: has_gpu)
-    report = {"name": name, "pairs": {"train": pairs}, "vocabulary": {"shared": True}}
+    report = {"name": name, "unique_pairs": pairs, "vocabulary": {"shared": True}}
     first, *others = _next_lines(report, Path("two words") / name, model=None)
     assert first == f"next:   nmt train {recipe} --data 'two words/{name}'"
     assert load_recipe(recipe).name == recipe
@@ -145,7 +154,7 @@ def test_the_next_command_has_a_recipe_that_fits_the_data_and_can_be_pasted(
 
 
 def test_the_next_command_for_separate_vocabularies_ties_what_can_be_tied() -> None:
-    report = {"name": "mine", "pairs": {"train": 10}, "vocabulary": {"shared": False}}
+    report = {"name": "mine", "unique_pairs": 10, "vocabulary": {"shared": False}}
     (line,) = _next_lines(report, Path("d"), model=None)
     assert line == "next:   nmt train small --data d --set model.tying=target"
 
@@ -158,7 +167,7 @@ def test_data_with_the_vocabulary_of_a_model_can_go_on_from_its_weights(
     for name in (mark, "source.spm", "target.spm"):
         (tmp_path / "m" / name).touch()
     located = small_corpus(tmp_path, f"tokenizer.taken_from={tmp_path}/m")
-    report = {"name": "mine", "pairs": {"train": 10}, "vocabulary": {"shared": False}}
+    report = {"name": "mine", "unique_pairs": 10, "vocabulary": {"shared": False}}
     (line,) = _next_lines(report, Path("d"), model=find_vocabulary(located).model)
     anew = "nmt train small --data d --set model.tying=target"
     tuning = f"nmt train small --data d --init-from {tmp_path}/m --set training.schedule="

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nmt_cli.dataset.prepared_data import open_prepared
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.clean_chunks import read_chunks
 from nmt_cli.preparing.cleaning.selection import first_occurrences, source_and_pair_digests
@@ -154,6 +155,7 @@ def test_a_weight_takes_pairs_several_times_or_now_and_then(tmp_path: Path) -> N
     assert pairs[100:] == [pair for pair, number in zip(second, copies, strict=True) for _ in range(number)]
     assert copies.count(3) == pytest.approx(90, abs=4 * (300 * 0.3 * 0.7) ** 0.5)
     assert prepared.report["pairs"]["train"] == len(pairs)
+    assert open_prepared(prepared.directory).manifest.unique_pairs == len(first + second)
     assert prepared.report["splits"]["train"]["source"]["words"]["mean"] == pytest.approx(
         sum(len(src.split()) for src, _ in pairs) / len(pairs), abs=0.005
     )

@@ -76,10 +76,9 @@ class RunRecord(_Fields):
     @property
     def few_pairs_warning(self) -> tuple[str, str] | None:
         """The warning of a training from random weights on too few pairs; None if they suffice."""
-        splits = self.data_summary.get("splits")
-        if self.init_from is not None or splits is None:
+        num_pairs, pairs = self.data_summary.get("unique_pairs"), self.languages.pairs
+        if self.init_from is not None or num_pairs is None:
             return None
-        num_pairs, pairs = splits["train"]["pairs"], self.languages.pairs
         return few_pairs_warning(self.corpus, num_pairs=num_pairs, pair=pairs[0] if len(pairs) == 1 else None)
 
 

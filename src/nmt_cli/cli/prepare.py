@@ -267,7 +267,7 @@ def _summary_lines(report: dict[str, Any]) -> Iterator[tuple[int, str]]:
 
 def _next_lines(report: dict[str, Any], output: Path, *, model: str | None) -> Iterator[str]:
     """The command that trains on the data, with advice; `model` is the model from which the vocabulary is taken."""
-    num_pairs, is_shared = report["pairs"]["train"], report["vocabulary"]["shared"]
+    num_pairs, is_shared = report["unique_pairs"], report["vocabulary"]["shared"]
     recipe = recipe_for(report["name"], num_pairs=num_pairs)
     yield f"next:   {train_command(recipe, output, is_shared=is_shared, init_from=model)}"
     if num_pairs > MOST_PAIRS_FOR_SMALL and not devices.has_gpu_driver():

@@ -75,6 +75,8 @@ class Manifest(Section):
     tokenizers: Tokenizers
     dtype: TokenDtype
     splits: dict[str, SplitCounts]
+    unique_pairs: int | None = None
+    """The training pairs, each once, whatever the weight of its source."""
     several_sentences: float | None = None
     """The share of training lines whose source holds several sentences, of a sample."""
     in_capitals: float = 0.0

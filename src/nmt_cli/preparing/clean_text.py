@@ -125,16 +125,16 @@ def select(corpus: Corpus, sources: Mapping[Split, Sequence[LocalSource]], clean
     for direction, languages in enumerate(directions):
         own = [chunk for chunk in chunks if chunk.direction == direction]
         copies, several = choose_copies(own, config, by_source)
-        own_counts = [one for one, source in zip(by_source, train, strict=True) if source.direction == direction]
-        texts.append(TrainingText(languages, own, copies, by_source, own_counts))
+        counts = [one for one, source in zip(by_source, train, strict=True) if source.direction == direction]
+        texts.append(TrainingText(languages, own, copies, by_source, counts))
         several_translations.append(several)
     for text in texts:
-        dropped_pairs.check_some_left(text.own_counts, config, num_left=text.num_pairs)
+        dropped_pairs.check_some_left(text.counts, config, num_left=text.num_pairs)
     chosen = set_aside(corpus, texts)
     for text in texts:
-        dropped_pairs.check_some_left(text.own_counts, config, num_left=text.num_pairs)
-    counts = dropped_pairs.sum_of_sources(by_source).counts
-    logger.info("cleaned: %s of %s training pairs kept", f"{counts.kept:,}", f"{counts.read:,}")
+        dropped_pairs.check_some_left(text.counts, config, num_left=text.num_pairs)
+    total = dropped_pairs.sum_of_sources(by_source).counts
+    logger.info("cleaned: %s of %s training pairs kept", f"{total.kept:,}", f"{total.read:,}")
     write_held_out(chosen, directory, directions)
     all_copies = [of_chunk for text in texts for of_chunk in text.copies]
     write_arrays(directory / _COPIES_FILE, {str(number): of_chunk for number, of_chunk in enumerate(all_copies)})
@@ -155,7 +155,8 @@ def select(corpus: Corpus, sources: Mapping[Split, Sequence[LocalSource]], clean
     for warning in warnings:
         logger.warning("%s", warning)
     facts = {
-        **counts.to_json(),
+        **total.to_json(),
+        "unique_pairs": sum(text.num_unique_pairs for text in texts),
         "warnings": warnings,
         **_facts_by_split(texts, held_out, chosen, [chunk.facts["found_lines"] for chunk in chunks]),
         "several_translations": {
@@ -165,7 +166,7 @@ def select(corpus: Corpus, sources: Mapping[Split, Sequence[LocalSource]], clean
         },
     }
     for part, text, several in zip(facts["directions"], texts, several_translations, strict=True):
-        whole = dropped_pairs.sum_of_sources(text.own_counts).counts
+        whole = dropped_pairs.sum_of_sources(text.counts).counts
         part.update(read=whole.read, kept=whole.kept, several_translations=several["sources"])
     write_file(directory / _COUNTS_FILE, json.dumps(facts, ensure_ascii=False), error=DataError)
     return_freed_memory()  # of the text that was compared: the workers of the next stages take as much again

@@ -212,6 +212,7 @@ def _write_manifest(
         shared_vocabulary=source.fingerprint == target.fingerprint,
         tokenizers=Tokenizers(source=source, target=target),
         dtype=token_dtype(max(source.vocab_size, target.vocab_size)),
+        unique_pairs=text.counts()["unique_pairs"],
         splits={split: _counts(of_split) for split, of_split in statistics.items()},
         several_sentences=share(share_of_several_sentences),
         in_capitals=share(lambda sample, language: share_of_casing(sample, language, "capitals")),

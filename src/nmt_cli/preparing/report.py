@@ -79,6 +79,7 @@ def build_report(
         "limit": corpus.limit,
         "settings": {"cleaning": _settings(corpus.cleaning), "tokenizer": _settings(corpus.tokenizer)},
         "pairs": {split: counts.pairs for split, counts in manifest.splits.items()},
+        "unique_pairs": manifest.unique_pairs,
         "cleaning": {key: cleaning[key] for key in ("read", "kept", "tidied", "dropped")},
         "overlap": cleaning["overlap"],
         "several_translations": cleaning["several_translations"],
@@ -188,7 +189,7 @@ def few_pairs_finding(report: Mapping[str, Any], *, prepare: str | None = None) 
     if report["settings"]["tokenizer"]["taken_from"]["value"] is not None:
         return None
     pair = None if "directions" in report else LanguagePair.model_construct(**report["languages"])
-    return few_pairs_warning(report["name"], num_pairs=report["pairs"]["train"], pair=pair, prepare=prepare)
+    return few_pairs_warning(report["name"], num_pairs=report["unique_pairs"], pair=pair, prepare=prepare)
 
 
 def percent_text(part: float, whole: float) -> str:

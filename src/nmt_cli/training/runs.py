@@ -272,6 +272,7 @@ def _record(data: PreparedData, recipe: Recipe, command: Sequence[str], initial:
             "data_summary": {
                 "fingerprint": manifest.fingerprint,
                 "splits": {name: counts.model_dump() for name, counts in manifest.splits.items()},
+                "unique_pairs": manifest.unique_pairs,
                 "inputs": [entry.model_dump() for entry in manifest.inputs],
                 "corpus": manifest.corpus,
             },

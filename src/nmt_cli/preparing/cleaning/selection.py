@@ -90,19 +90,24 @@ def choose_copies(
 class TrainingText:
     """The clean text of one direction: its chunks, the copies of each pair, by chunk, and the counts of its sources.
 
-    `by_source` are the counts of all sources, by their index, `own_counts` those of this direction's sources.
+    `counts_of_all` are the counts of all sources, by their index, `counts` those of this direction's sources.
     """
 
     languages: LanguagePair
     chunks: Sequence[CleanChunk]
     copies: Sequence[NDArray[np.uint16]]
-    by_source: Sequence[SourceCounts]
-    own_counts: Sequence[SourceCounts]
+    counts_of_all: Sequence[SourceCounts]
+    counts: Sequence[SourceCounts]
 
     @property
     def num_pairs(self) -> int:
         """The pairs to train on, each as often as it is taken."""
         return sum(int(of_chunk.sum()) for of_chunk in self.copies)
+
+    @property
+    def num_unique_pairs(self) -> int:
+        """The pairs to train on, each once."""
+        return sum(int(np.count_nonzero(of_chunk)) for of_chunk in self.copies)
 
 
 def set_aside(corpus: Corpus, texts: Sequence[TrainingText]) -> list[HeldOut]:
@@ -231,7 +236,7 @@ def _split_sizes(corpus: Corpus, text: TrainingText) -> dict[Split, int]:
     sizes = {split: corpus.size_of(split, clean_pairs=clean_pairs) for split in corpus.set_aside}
     if sum(sizes.values()) > _LARGEST_SHARE * clean_pairs:
         asked = " and ".join(f"{split}_size {size:,}" for split, size in sizes.items())
-        dropped, fix = most_dropped(text.own_counts, corpus.cleaning)
+        dropped, fix = most_dropped(text.counts, corpus.cleaning)
         true_ones = ", without synthetic ones" if any(chunk.facts["is_synthetic"] for chunk in text.chunks) else ""
         of_direction = f" of {text.languages}" if len(corpus.directions.pairs) > 1 else ""
         raise DataError(
@@ -345,7 +350,7 @@ def _remove_from_training(indices: set[PairIndex], held_out: HeldOutIndex, text:
         chosen.setdefault(number, []).append(index)
     for number, (chunk, of_chunk) in enumerate(zip(text.chunks, text.copies, strict=True)):
         matches, _ = held_out.find(*_sides(chunk), text.languages)
-        counts = text.by_source[chunk.facts["source"]].counts
+        counts = text.counts_of_all[chunk.facts["source"]].counts
         of_chunk[chosen.get(number, [])] = 0
         counts.read -= len(chosen.get(number, []))
         shared = np.flatnonzero((matches > NOWHERE) & (of_chunk > 0))
