@@ -166,7 +166,8 @@ def test_texts_and_metrics_that_cannot_be_scored_are_refused() -> None:
             unchecked(*no_lines)
     with pytest.raises(UsageError, match="there is no metric 'meteor'\nfix: take one or more of bleu,paper-bleu,"):
         score(["a"], ["a"], metrics="meteor")
-    with pytest.raises(UsageError, match='needs to know the target language\nfix: add its code, such as language="de"'):
-        score(["a"], ["a"], metrics="paper-bleu")
+    for language in (None, ""):
+        with pytest.raises(UsageError, match='the target language\nfix: add its code, such as language="de"'):
+            score(["a"], ["a"], metrics="paper-bleu", language=language)
     with pytest.raises(UsageError, match="comet needs the source text, and a program of its own\nfix: nmt score REF"):
         score(["a"], ["a"], metrics="comet")

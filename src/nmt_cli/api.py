@@ -166,7 +166,7 @@ def _metric_for_lines(name: str, *, language: str | None) -> MetricName:
     if metric == "comet":
         hint = "nmt score REF -i HYP -s SRC -m comet scores files with it"
         raise UsageError("comet needs the source text, and a program of its own", setting="metrics", hint=hint)
-    if metric in MOSES_METRICS and language is None:
+    if metric in MOSES_METRICS and not language:
         message = f"{name} needs to know the target language"
         raise UsageError(message, setting="language", hint="add its code, such as `language: de`")
     return metric

@@ -83,9 +83,13 @@ def test_an_empty_file_is_refused(folder: Path, which: str) -> None:
     assert (error.where, error.hint) == (which, "check the path, or write the file again")
 
 
+def test_an_empty_stdin_may_be_a_forgotten_option() -> None:
+    assert "-i HYP" in refuse(DataError, "ref", "hyp", stdin=b"").hint
+
+
 def test_what_is_no_number_reaches_no_bound() -> None:
     with pytest.raises(ScoreError) as caught:
-        check_bounds({"comet": float("nan")}, {"comet": 0.8})
+        check_bounds({"hyp": {"comet": float("nan")}}, {"comet": 0.8})
     assert (caught.value.message, caught.value.exit_code) == ("COMET is nan, below the bound of 0.8", 8)
 
 
@@ -162,8 +166,26 @@ def test_options_that_are_wrong_or_do_not_go_together_are_refused(case: str) -> 
     assert (f"{error.where}: {error.message}", error.hint) == (problem, hint)
 
 
-def test_resampling_too_many_lines_is_refused(folder: Path) -> None:
+def test_only_sacrebleu_s_randomisation_has_a_limit_of_lines(folder: Path) -> None:
     (folder / "many").write_text("a\n" * 50_001, encoding="utf-8")
-    error = refuse(UsageError, "many", "-i", "many", "--confidence")
-    assert error.message == "--confidence takes at most 50,000 lines, not 50,001"
-    assert error.hint == "leave it out: the interval of a long text is narrow"
+    error = refuse(UsageError, "many", "-i", "many", "--baseline", "many", "--paired", "ar")
+    assert error.message == "--paired ar takes at most 50,000 lines, not 50,001"
+    assert run("many", "-i", "many", "-m", "bleu", "--confidence").endswith("±0.00\n")
+
+
+@pytest.mark.parametrize("metric", ["paper-bleu", "moses-bleu"])
+def test_the_name_of_a_language_in_place_of_its_code_is_refused(metric: str) -> None:
+    error = refuse(UsageError, "ref", "-i", "hyp", "-m", metric, "-l", "english-german")
+    assert error.hint.endswith("de")
+
+
+@pytest.mark.parametrize("options", [["--confidence"], ["--baseline", "base", "--paired", "ar"]])
+def test_an_empty_seed_is_none_and_a_word_is_refused(monkeypatch: pytest.MonkeyPatch, options: list[str]) -> None:
+    arguments = ["ref", "-i", "hyp", "-m", "bleu", *options]
+    monkeypatch.setenv("SACREBLEU_SEED", "abc")
+    assert refuse(UsageError, *arguments).where == "$SACREBLEU_SEED"
+    outputs = []
+    for seed in ("12345", ""):
+        monkeypatch.setenv("SACREBLEU_SEED", seed)
+        outputs.append(run(*arguments))
+    assert outputs[0] == outputs[1]

@@ -159,6 +159,8 @@ def test_a_bound_is_for_the_mean_of_the_runs(systems: Path) -> None:
     run("ref", "-i", "good", "-i", "also", "-m", "bleu", "--fail-under", f"BLEU={between}")
     between = statistics.fmean([max(values), statistics.fmean(values)])
     refuse(ScoreError, "ref", "-i", "good", "-i", "also", "-m", "bleu", "--fail-under", f"BLEU={between}")
+    of_two = refuse(ScoreError, "ref", "-i", "a=good", "-i", "b=poor", "-m", "bleu", "--fail-under", f"BLEU={between}")
+    assert of_two.message.startswith("BLEU of b is ")
 
 
 def test_systems_of_several_seeds_get_one_verdict_in_every_form(seeds: Path) -> None:

@@ -16,6 +16,9 @@ from typing import Any
 
 from sacrebleu.metrics.bleu import BLEU, BLEUSignature
 
+from nmt_cli.errors import UsageError
+from nmt_cli.languages import nearest_code
+
 logger = logging.getLogger(__name__)
 
 # The bytes around the hyphen are consumed, as in the script: a-b-c is split at the first hyphen only, a-ö-c at both.
@@ -27,16 +30,20 @@ _QUOTES = str.maketrans("„“”", '"""')
 
 
 class MosesBleuTokenizer:
-    """Splits raw text of one language into the tokens of tokenizer.perl.
+    """Splits raw text of one language, which has this code, into the tokens of tokenizer.perl.
 
-    `changes` are the other changes of the text by their names in the signature.
+    `changes` are the other changes of the text by their names in the signature. UsageError for the name of a language.
     """
 
     def __init__(self, language: str) -> None:
         from sacremoses import MosesTokenizer
         from sacremoses.corpus import NonbreakingPrefixes
 
-        if language not in NonbreakingPrefixes().available_langs:
+        codes = [*NonbreakingPrefixes().available_langs.values()]
+        if language not in codes:
+            if code := nearest_code(language, codes):
+                message = f"{language!r} is no code of a language"
+                raise UsageError(message, where=language, hint=f"give its code, which is {code}")
             logger.warning("Moses knows no abbreviations of the language %r; it takes those of English", language)
         self.changes: dict[str, str] = {}
         self._tokenizer = MosesTokenizer(lang=language)

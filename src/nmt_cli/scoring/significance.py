@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sacrebleu.significance import PairedTest, Result, estimate_ci
 
+from nmt_cli.errors import UsageError
 from nmt_cli.scoring.metrics import (
     RESAMPLES,
     TITLES,
@@ -126,7 +127,7 @@ class MetricScores:
 
 
 @dataclass(frozen=True, slots=True)
-class _Outputs:
+class _ScoredSystem:
     """The runs of a system: their prepared texts, their score, and the score of each run on each resample.
 
     `resampled` is [runs, resamples], or None.
@@ -150,11 +151,12 @@ def score_and_compare(
 
     `test` compares a system of one run with a baseline of one run. Compared scores have confidence intervals anyway.
     """
+    resampling = test if baselines else "bs" if confidence else None
     results = []
     for name in metrics:
         texts = [run.lines for system in (*baselines, *systems) for run in system.runs]
         scorer = make_scorer(name, texts, evaluation_set, for_segments=False)
-        outputs = _outputs(scorer, [*baselines, *systems], test=test if baselines else "bs" if confidence else None)
+        outputs = _score_systems(scorer, [*baselines, *systems], test=resampling)
         of_baselines, of_systems = outputs[: len(baselines)], outputs[len(baselines) :]
         comparisons = [_compare(scorer, base, system, test=test) for base in of_baselines for system in of_systems]
         scores = [each.score for each in outputs]
@@ -198,43 +200,56 @@ def student_p_value(t: float, *, degrees: float) -> float:
     return max(0.0, 1 - 2 * factor * area)
 
 
-def _outputs(scorer: Scorer, systems: Sequence[System], *, test: TestKind | None) -> list[_Outputs]:
+def _read_seed() -> str:
+    """The seed of all resampling: a number, or none; UsageError if `$SACREBLEU_SEED` is another text."""
+    seed = (os.environ.get("SACREBLEU_SEED") or "12345").lower()
+    if seed != "none" and not seed.isdecimal():
+        hint = "give a whole number, or none for another seed each time: export SACREBLEU_SEED=12345"
+        raise UsageError(f"the seed {seed!r} is not a number", where="$SACREBLEU_SEED", hint=hint)
+    return seed
+
+
+def _score_systems(scorer: Scorer, systems: Sequence[System], *, test: TestKind | None) -> list[_ScoredSystem]:
     """The runs of each system, given a scorer with their texts in this order; resampled if there is a test."""
-    metric, texts = scorer.sacrebleu_metric, iter(scorer.systems)
-    seed = os.environ.get("SACREBLEU_SEED", "12345").lower()
-    counts = None if test is None else _resample_counts(len(scorer.systems[0]), seed=seed)
-    outputs = []
+    metric, seed = scorer.sacrebleu_metric, "" if test is None else _read_seed()
+    counted = [scorer.statistics(text) for text in scorer.systems]
+    reports = [scorer.report(each) for each in counted]
+    sums = [] if test is None else _resampled_sums(counted, seed=seed)
+    scored, start = list[_ScoredSystem](), 0
     for system in systems:
-        texts_of_runs = [next(texts) for _ in system.runs]
-        counted = [scorer.statistics(text) for text in texts_of_runs]
-        reports = [scorer.report(each) for each in counted]
-        if counts is None:
-            score = SystemScore(system.name, reports, reports[0].signature, None)
-            outputs.append(_Outputs(texts_of_runs, score, None))
+        runs = slice(start, start + len(system.runs))
+        start = runs.stop
+        texts = [*scorer.systems[runs]]
+        if test is None:
+            score = SystemScore(system.name, reports[runs], reports[runs][0].signature, None)
+            scored.append(_ScoredSystem(texts, score, None))
             continue
         signature = metric.get_signature()
         signature.update("seed", seed)
         signature.update("bs", RESAMPLES)
         if test == "ar":
             signature.update("ar", _TRIALS)
-        sums = [counts @ np.array(each, dtype=np.float64) for each in counted]
-        resampled = np.array([[metric._compute_score_from_stats(row).score for row in rows] for rows in sums])
+        resampled = np.array([[metric._compute_score_from_stats(row).score for row in rows] for rows in sums[runs]])
         _, half_width = estimate_ci(resampled.mean(axis=0))
-        score = SystemScore(system.name, reports, str(signature), float(half_width))
-        outputs.append(_Outputs(texts_of_runs, score, resampled))
-    return outputs
+        score = SystemScore(system.name, reports[runs], str(signature), float(half_width))
+        scored.append(_ScoredSystem(texts, score, resampled))
+    return scored
 
 
-def _resample_counts(num_segments: int, *, seed: str) -> Floats:
-    """How often each bootstrap resample has each segment [resamples, segments]; the resamples are sacreBLEU's."""
+def _resampled_sums(counted: Sequence[list[list[float]]], *, seed: str) -> list[Floats]:
+    """The sums of each text's statistics over bootstrap resamples [resamples, statistics]; these are sacreBLEU's."""
     rng = np.random.default_rng(None if seed == "none" else int(seed))
-    counts = np.empty((RESAMPLES, num_segments))
-    for of_resample in counts:
-        of_resample[:] = np.bincount(rng.choice(num_segments, size=num_segments), minlength=num_segments)
-    return counts
+    tables = [np.array(each, dtype=np.float64) for each in counted]
+    sums = [np.empty((RESAMPLES, table.shape[1])) for table in tables]
+    num_segments = len(tables[0])
+    for resample in range(RESAMPLES):
+        counts = np.bincount(rng.choice(num_segments, size=num_segments), minlength=num_segments)
+        for rows, table in zip(sums, tables, strict=True):
+            rows[resample] = counts @ table
+    return sums
 
 
-def _compare(scorer: Scorer, baseline: _Outputs, system: _Outputs, *, test: TestKind) -> Comparison:
+def _compare(scorer: Scorer, baseline: _ScoredSystem, system: _ScoredSystem, *, test: TestKind) -> Comparison:
     """The test of two systems. A difference of exactly zero has a p-value of 1."""
     assert baseline.resampled is not None
     assert system.resampled is not None
@@ -256,6 +271,7 @@ def _compare(scorer: Scorer, baseline: _Outputs, system: _Outputs, *, test: Test
 
 def _randomisation_p_value(scorer: Scorer, baseline: list[Sequence[str]], system: list[Sequence[str]]) -> float:
     """The p-value of sacreBLEU's approximate randomisation."""
+    os.environ["SACREBLEU_SEED"] = _read_seed()  # it takes its seed from there
     named = [(str(number), lines) for number, lines in enumerate((*baseline, *system))]
     metrics = {TITLES[scorer.name]: scorer.sacrebleu_metric}
     _, columns = PairedTest(named, metrics, references=None, test_type="ar", n_samples=_TRIALS)()

@@ -65,7 +65,9 @@ def read_text(name: str, *, stdin: TextIO | None) -> ScoredText:
         with open_bytes(Path(name)) as stream:
             content = stream.read()
     if content in (b"", BOM_UTF8):
-        hint = "look at the command before the pipe" if name == STDIN else "check the path, or write the file again"
+        hint = "check the path, or write the file again"
+        if name == STDIN:
+            hint = "give the translation with -i HYP, or look at the command before the pipe"
         raise DataError(f"{name} is empty: there is nothing to score", where=name, hint=hint)
     lines = decode_utf8(content, name=name).split("\n")
     if lines[-1] == "":
@@ -73,28 +75,28 @@ def read_text(name: str, *, stdin: TextIO | None) -> ScoredText:
     return ScoredText(name, lines, hashlib.sha256(content).hexdigest())
 
 
-def check_hypothesis(hypothesis: ScoredText, *, others: Sequence[ScoredText]) -> None:
+def check_hypothesis(hypothesis: ScoredText, *, references: Sequence[ScoredText]) -> None:
     """Raise DataError if a hypothesis has another number of lines, or consists of pieces or of a decoder's rows.
 
     Warns if the hypothesis looks tokenised, because its scores cannot be compared with others. Also warns of
     empty lines beside text, of text beside blank lines, and of letters that are composed in one text only.
     """
     _check_no_rows(hypothesis)
-    for other in others:
-        check_same_number_of_lines(hypothesis, other)
-    segments = zip(hypothesis.lines, *(other.lines for other in others), strict=True)
-    num_empty = sum(not line.strip() and all(map(str.strip, other_lines)) for line, *other_lines in segments)
+    for reference in references:
+        check_same_number_of_lines(hypothesis, reference)
+    segments = zip(hypothesis.lines, *(reference.lines for reference in references), strict=True)
+    num_empty = sum(not line.strip() and all(map(str.strip, refs)) for line, *refs in segments)
     if num_empty > 0:
         counts = f"{num_empty:,} empty lines out of {len(hypothesis.lines):,}"
         logger.warning("%s has %s; they count as empty translations", hypothesis.name, counts)
-    segments = zip(hypothesis.lines, *(other.lines for other in others), strict=True)
+    segments = zip(hypothesis.lines, *(reference.lines for reference in references), strict=True)
     if num_blank := sum(bool(line.strip()) and not any(map(str.strip, refs)) for line, *refs in segments):
         message = "%s of %s lines have a translation and a blank reference, so every word counts as wrong"
         logger.warning(message, f"{num_blank:,}", f"{len(hypothesis.lines):,}")
     _check_no_pieces(hypothesis)
     if sign := sign_of_tokenisation(hypothesis.lines):
         logger.warning("%s looks tokenised: %s; score detokenised text", hypothesis.name, sign)
-    _warn_of_decomposed_text(hypothesis, others[0])
+    _warn_of_decomposed_text(hypothesis, references[0])
 
 
 def check_reference(reference: ScoredText) -> None:

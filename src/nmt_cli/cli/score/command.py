@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nmt_cli.cli.arguments import DebugOption, QuietOption
-from nmt_cli.cli.score.log_probs import ForcedOptions, print_alignments, print_log_probs
+from nmt_cli.cli.score.log_probs import load_decoder, print_alignments, print_log_probs
 from nmt_cli.cli.score.options import (
-    TextNames,
+    MODEL_OPTIONS,
+    ScoreFiles,
     Texts,
     check_bounds,
     check_needs,
@@ -38,8 +39,8 @@ logger = logging.getLogger(__name__)
 
 _DEFAULT_METRICS = "bleu,chrf,ter"
 _COMET_MODEL = "Unbabel/wmt22-comet-da"
-# The bootstrap of sacreBLEU holds 1,000 resamples of all lines at once: 4 GB at this many.
-_MAX_RESAMPLED_LINES = 50_000
+# sacreBLEU's approximate randomisation holds all trials of all lines at once: 5 GB at this many.
+_MAX_RANDOMISED_LINES = 50_000
 
 
 def score(
@@ -115,7 +116,8 @@ def score(
         ),
     ] = False,
     batch_tokens: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="With --model: source pieces at once; else the model's own.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="With --model: pieces of both sides at once; else the model's own."),
     ] = None,
     precision: Annotated[
         str | None, typer.Option(metavar="auto|bf16|fp32", help="With --model; auto: fp32 on a CPU, bf16 on a GPU.")
@@ -141,29 +143,42 @@ def score(
     """
     systems = parse_systems(hypotheses or [], are_one=True)
     other_systems = parse_systems(baselines or [], are_one=False)
-    files = TextNames(references or [], systems, other_systems, source, test_set, languages)
+    files = ScoreFiles(references or [], systems, other_systems, source, test_set, languages)
     check_test_set_or_reference(files)
-    of_metrics = {"-m": metrics, "--tokenize": tokenize, "--lowercase": lowercase, "--keep-quotes": keep_quotes}
-    of_tests = {
+    given = {
+        "-i": hypotheses,
+        "-m": metrics,
+        "--tokenize": tokenize,
+        "--lowercase": lowercase,
+        "--keep-quotes": keep_quotes,
+        "--comet-model": comet_model,
         "--confidence": confidence,
         "--baseline": baselines,
         "--paired": paired,
         "--fail-under": fail_under,
         "--latex": as_latex,
-    }
-    of_sentences = {"--sentence": by_sentence, "--differences": differences}
-    of_model = {
+        "--sentence": by_sentence,
+        "--differences": differences,
         "--tokens": tokens,
         "--alignments": alignments,
         "--batch-tokens": batch_tokens,
         "--precision": precision,
+        "--device": device,
+        "--json": as_json,
     }
-    metric_options = {"-i": hypotheses, **of_metrics, "--comet-model": comet_model, **of_tests, **of_sentences}
-    given = {**metric_options, **of_model, "--device": device}
     if model is not None:
-        refuse_given(given, metric_options, reason="does not go with --model")
-        options = ForcedOptions(model, device or "auto", precision or "auto", batch_tokens)
-        _print_by_model(files, options, alignments=alignments, tokens=tokens, as_json=as_json)
+        of_metrics = [option for option in given if option not in (*MODEL_OPTIONS, "--device", "--json")]
+        refuse_given(given, of_metrics, reason="does not go with --model")
+        if alignments:
+            refuse_given(given, ["--tokens", "--json"], reason="does not go with --alignments")
+        texts = read_texts(files)
+        directory, decoder = load_decoder(
+            texts, model, device=device or "auto", precision=precision or "auto", batch_tokens=batch_tokens
+        )
+        if alignments:
+            print_alignments(texts, decoder)
+        else:
+            print_log_probs(texts, directory, decoder, with_tokens=tokens, as_json=as_json)
         return
     files = replace(files, systems=systems or parse_systems(["-"], are_one=True))
     metric_names = parse_metrics(metrics or [_DEFAULT_METRICS])
@@ -192,18 +207,7 @@ def score(
     scores = _score_and_compare(texts, evaluation_set, metric_names, confidence=confidence, test=paired or "bs")
     print_result = print_scores_as_json if as_json else print_scores_as_latex if as_latex else print_scores
     print_result(scores)
-    for values in scores.values():
-        check_bounds(values, bounds)
-
-
-def _print_by_model(files: TextNames, options: ForcedOptions, *, alignments: bool, tokens: bool, as_json: bool) -> None:
-    """Print the log-probability of the references under a model, or their alignments with the sources."""
-    if alignments:
-        refused = {"--tokens": tokens, "--json": as_json}
-        refuse_given(refused, refused, reason="does not go with --alignments")
-        print_alignments(read_texts(files), options)
-    else:
-        print_log_probs(read_texts(files), options, with_tokens=tokens, as_json=as_json)
+    check_bounds(scores.values(), bounds)
 
 
 def _evaluation_set(
@@ -249,13 +253,9 @@ def _score_and_compare(
     """The scores of the systems and, if there are baselines, the comparisons with each of them."""
     from nmt_cli.scoring.significance import score_and_compare
 
-    option = "--baseline" if texts.baselines else "--confidence" if confidence else None
-    if option is not None and texts.num_lines > _MAX_RESAMPLED_LINES:
-        message = f"{option} takes at most {_MAX_RESAMPLED_LINES:,} lines, not {texts.num_lines:,}"
-        hint = (
-            "test on a part of the lines" if texts.baselines else "leave it out: the interval of a long text is narrow"
-        )
-        raise UsageError(message, where=option, hint=hint)
+    if test == "ar" and texts.num_lines > _MAX_RANDOMISED_LINES:
+        message = f"--paired ar takes at most {_MAX_RANDOMISED_LINES:,} lines, not {texts.num_lines:,}"
+        raise UsageError(message, where="--paired ar", hint="leave it out: the bootstrap takes any number of lines")
     results = score_and_compare(
         texts.systems, texts.baselines, evaluation_set, metrics=metrics, confidence=confidence, test=test
     )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -24,30 +23,51 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ForcedOptions:
-    """The model, and how to compute; a `batch_tokens` of None takes the model's own."""
+def load_decoder(
+    texts: Texts, model: Path, *, device: str, precision: str, batch_tokens: int | None
+) -> tuple[Path, ForcedDecoder]:
+    """The directory of a model and its decoder; UsageError if the texts are not one source and one target.
 
-    model: Path
-    device: str
-    precision: str
-    batch_tokens: int | None
+    A `batch_tokens` of None takes the model's own.
+    """
+    if texts.source is None:
+        hint = "add the source with -s SRC, or name a test set with -t"
+        raise UsageError("--model needs the source text", where="--model", hint=hint)
+    if len(texts.references) > 1:
+        message = f"--model takes one REF, not {len(texts.references)}"
+        raise UsageError(message, where="REF", hint="run it once for each of them")
+    bound_spinning(DECODING_SPINS)
+    from nmt_cli.artifacts.model_directory import load_saved_config
+    from nmt_cli.scoring.forced_decoding import ForcedDecoder
+
+    (directory,) = find_models([model])
+    directions = load_saved_config(directory).languages
+    from_, to = (None, None) if texts.languages is None else parse_languages(texts.languages)
+    try:
+        direction = directions.find(from_, to)
+    except UsageError as error:
+        first = directions.first
+        codes = "-".join(code.replace("-", "_") for code in (first.source, first.target))
+        hint = f"give one of its directions: -l {codes}"
+        raise UsageError(error.message, where="-l", hint=hint) from None
+    decoder = ForcedDecoder(directory, direction=direction, device=device, precision=precision, max_tokens=batch_tokens)
+    return directory, decoder
 
 
-def print_alignments(texts: Texts, options: ForcedOptions) -> None:
+def print_alignments(texts: Texts, decoder: ForcedDecoder) -> None:
     """Print the pairs of words of each pair of lines, a line each."""
-    _, decoder, sources, targets = _load(texts, options)
-    for links in decoder.alignments(sources, targets):
+    assert texts.source is not None
+    for links in decoder.alignments(texts.source.lines, texts.references[0].lines):
         typer.echo(" ".join(f"{source}-{target}" for source, target in links))
 
 
-def print_log_probs(texts: Texts, options: ForcedOptions, *, with_tokens: bool, as_json: bool) -> None:
+def print_log_probs(texts: Texts, model: Path, decoder: ForcedDecoder, *, with_tokens: bool, as_json: bool) -> None:
     """Print a row per line or per token, and log the perplexities; or print all of it as one JSON object."""
     from nmt_cli.scoring.forced_decoding import PerplexitySums
 
-    model, decoder, sources, targets = _load(texts, options)
+    assert texts.source is not None
     perplexity = PerplexitySums()
-    scores = decoder.scores(sources, targets)
+    scores = decoder.scores(texts.source.lines, texts.references[0].lines)
     if as_json:
         sentences = []
         for score in scores:
@@ -67,47 +87,6 @@ def print_log_probs(texts: Texts, options: ForcedOptions, *, with_tokens: bool, 
         for piece, log_prob in _pieces_with_log_probs(score):
             typer.echo(f"{line}\t{piece}\t{_log_prob_text(log_prob)}")
     logger.info("%s", _perplexity_text(perplexity))
-
-
-class _Loaded(NamedTuple):
-    """The model's directory, its decoder, and the lines of source and target."""
-
-    model: Path
-    decoder: ForcedDecoder
-    sources: list[str]
-    targets: list[str]
-
-
-def _load(texts: Texts, options: ForcedOptions) -> _Loaded:
-    """UsageError if the texts are not one source and one target."""
-    if texts.source is None:
-        hint = "add the source with -s SRC, or name a test set with -t"
-        raise UsageError("--model needs the source text", where="--model", hint=hint)
-    if len(texts.references) > 1:
-        message = f"--model takes one REF, not {len(texts.references)}"
-        raise UsageError(message, where="REF", hint="run it once for each of them")
-    bound_spinning(DECODING_SPINS)
-    from nmt_cli.artifacts.model_directory import load_saved_config
-    from nmt_cli.scoring.forced_decoding import ForcedDecoder
-
-    (model,) = find_models([options.model])
-    directions = load_saved_config(model).languages
-    from_, to = (None, None) if texts.languages is None else parse_languages(texts.languages)
-    try:
-        direction = directions.find(from_, to)
-    except UsageError as error:
-        first = directions.first
-        codes = "-".join(code.replace("-", "_") for code in (first.source, first.target))
-        hint = f"give one of its directions: -l {codes}"
-        raise UsageError(error.message, where="-l", hint=hint) from None
-    decoder = ForcedDecoder(
-        model,
-        direction=direction,
-        device=options.device,
-        precision=options.precision,
-        max_tokens=options.batch_tokens,
-    )
-    return _Loaded(model, decoder, texts.source.lines, texts.references[0].lines)
 
 
 def _log_prob_text(log_prob: float | None) -> str:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from glob import glob
-from itertools import chain, takewhile
+from itertools import chain, product, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from nmt_cli.scoring.texts import ScoredText, System
 
 
+MODEL_OPTIONS = ("--tokens", "--alignments", "--batch-tokens", "--precision")
+"""The options that need `--model`."""
 _STDIN = "-"
 
 logger = logging.getLogger(__name__)
@@ -63,20 +65,21 @@ def parse_bounds(texts: Sequence[str], metrics: Sequence[MetricName]) -> dict[Me
     return bounds
 
 
-def check_bounds(values: Mapping[MetricName, float], bounds: Mapping[MetricName, float]) -> None:
-    """Raise ScoreError if a value does not reach its bound."""
+def check_bounds(systems: Mapping[str, Mapping[MetricName, float]], bounds: Mapping[MetricName, float]) -> None:
+    """Raise ScoreError if a score does not reach its bound. `systems` has the scores of each system by its name."""
     from nmt_cli.scoring.metrics import TITLES
 
-    for metric, bound in bounds.items():
+    for (system, values), (metric, bound) in product(systems.items(), bounds.items()):
         title, value = TITLES[metric], values[metric]
         if not value >= bound:  # `value < bound` would let NaN pass, which COMET may give
-            message = f"{title} is {value:.4f}, below the bound of {bound:g}"
+            of_system = f" of {system}" if len(systems) > 1 else ""
+            message = f"{title}{of_system} is {value:.4f}, below the bound of {bound:g}"
             hint = "find out what made the translation worse, or lower the bound"
             raise ScoreError(message, where=f"--fail-under {title}={bound:g}", hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
-class TextNames:
+class ScoreFiles:
     """The files as the user names them; `-` is stdin. A test set of sacreBLEU's stands for references and source.
 
     `systems` and `baselines` have the files of each system by its name.
@@ -182,39 +185,39 @@ def _name_and_files(text: str) -> tuple[str | None, list[str]]:
     return name or None, files
 
 
-def read_texts(names: TextNames) -> Texts:
+def read_texts(files: ScoreFiles) -> Texts:
     """The texts; UsageError if the arguments do not go together, DataError if the texts do not."""
     from nmt_cli.scoring.texts import System, check_hypothesis, check_reference, check_same_number_of_lines, read_text
 
-    _check_stdin(names)
-    _warn_of_runs_among_references(names)
-    languages, source_name, reference_names = names.languages, names.source, names.references
+    _check_stdin(files)
+    _warn_of_runs_among_references(files)
+    languages, source_name, reference_names = files.languages, files.source, files.references
     if languages is not None:
         parse_languages(languages)
-    if names.test_set is not None:
+    if files.test_set is not None:
         from nmt_cli.testsets import find_test_set
 
-        test_set = find_test_set(names.test_set, languages, error=UsageError, name_where="-t", languages_where="-l")
+        test_set = find_test_set(files.test_set, languages, error=UsageError, name_where="-t", languages_where="-l")
         source_name, reference_names = source_name or str(test_set.source), [str(file) for file in test_set.references]
 
-    def read(*files: str) -> list[ScoredText]:
-        return [read_text(file, stdin=sys.stdin) for file in files]
+    def read(*paths: str) -> list[ScoredText]:
+        return [read_text(path, stdin=sys.stdin) for path in paths]
 
-    systems = [System(name, read(*files)) for name, files in names.systems.items()]
-    baselines = [System(name, read(*files)) for name, files in names.baselines.items()]
+    systems = [System(name, read(*runs)) for name, runs in files.systems.items()]
+    baselines = [System(name, read(*runs)) for name, runs in files.baselines.items()]
     sources = [] if source_name is None else read(source_name)
     references = read(*reference_names)
     for system in (*systems, *baselines):
         for text in system.runs:
-            check_hypothesis(text, others=references)
+            check_hypothesis(text, references=references)
     for text in (*references[1:], *sources):
         check_same_number_of_lines(text, references[0])
     for reference in references:
         check_reference(reference)
-    return Texts(references, systems, baselines, sources[0] if sources else None, names.test_set, languages)
+    return Texts(references, systems, baselines, sources[0] if sources else None, files.test_set, languages)
 
 
-def check_test_set_or_reference(files: TextNames) -> None:
+def check_test_set_or_reference(files: ScoreFiles) -> None:
     """Raise UsageError if both a test set and a reference are given, or neither."""
     if files.test_set is not None and files.references:
         message = f"-t {files.test_set} brings its own references, but {files.references[0]} is given as well"
@@ -231,7 +234,7 @@ def check_options(given: Mapping[str, object], metrics: Sequence[MetricName]) ->
     if (tokenizer := given["--tokenize"]) is not None and tokenizer not in TOKENIZERS:
         message, hint = f"sacreBLEU has no tokenizer {tokenizer!r}", f"take one of {', '.join(TOKENIZERS)}"
         raise UsageError(message, where="--tokenize", hint=hint)
-    refuse_given(given, ["--tokens", "--alignments", "--batch-tokens", "--precision"], reason="needs --model")
+    refuse_given(given, MODEL_OPTIONS, reason="needs --model")
     if "bleu" not in metrics:
         refuse_given(given, ["--tokenize", "--lowercase"], reason="needs -m bleu")
     if "paper-bleu" not in metrics:
@@ -249,7 +252,7 @@ def refuse_given(given: Mapping[str, object], options: Iterable[str], *, reason:
             raise UsageError(f"{option} {reason}", where=option, hint=f"leave {option} out")
 
 
-def check_needs(files: TextNames, metrics: Sequence[MetricName]) -> None:
+def check_needs(files: ScoreFiles, metrics: Sequence[MetricName]) -> None:
     """Raise UsageError if a metric needs a language or a text that is not given."""
     from nmt_cli.scoring.metrics import MOSES_METRICS
 
@@ -262,10 +265,10 @@ def check_needs(files: TextNames, metrics: Sequence[MetricName]) -> None:
         raise UsageError("comet needs the source text", where="-m comet", hint=hint)
 
 
-def _warn_of_runs_among_references(names: TextNames) -> None:
+def _warn_of_runs_among_references(files: ScoreFiles) -> None:
     """Warn of a reference that is named like a translation: the shell has resolved `-i seed-*.de` without quotes."""
-    patterns = {re.sub(r"\d+", "*", file): file for file in names.hypotheses}
-    for reference in names.references:
+    patterns = {re.sub(r"\d+", "*", file): file for file in files.hypotheses}
+    for reference in files.references:
         pattern = re.sub(r"\d+", "*", reference)
         if patterns.get(pattern, reference) != reference:
             message = "%s is a reference here, and %s a translation: a pattern of runs needs quotes, such as -i '%s'"
@@ -273,12 +276,12 @@ def _warn_of_runs_among_references(names: TextNames) -> None:
             return
 
 
-def _check_stdin(names: TextNames) -> None:
+def _check_stdin(files: ScoreFiles) -> None:
     """Raise UsageError if several texts are to come from stdin, or one from a terminal."""
-    baselines = [*chain(*names.baselines.values())]
-    roles = {"hypothesis": names.hypotheses, "baseline": baselines, "reference": names.references}
-    roles["source"] = [] if names.source is None else [names.source]
-    from_stdin = [role for role, files in roles.items() for file in files if file == _STDIN]
+    baselines = [*chain(*files.baselines.values())]
+    roles = {"hypothesis": files.hypotheses, "baseline": baselines, "reference": files.references}
+    roles["source"] = [] if files.source is None else [files.source]
+    from_stdin = [role for role, texts in roles.items() for text in texts if text == _STDIN]
     if len(from_stdin) > 1:
         message = f"stdin can hold one text, but {' and '.join(from_stdin)} are to come from it"
         raise UsageError(message, where=_STDIN, hint="give the others as files; the hypothesis is -i HYP")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from nmt_cli.cli.printing import is_terminal, print_json
-from nmt_cli.cli.score.options import TextNames, Texts, file_and_hash, refuse_given
+from nmt_cli.cli.score.options import ScoreFiles, Texts, file_and_hash, refuse_given
 from nmt_cli.cli.score.show import score_text
 from nmt_cli.console import without_controls
 from nmt_cli.errors import UsageError
@@ -35,7 +35,7 @@ class _Column:
     figures: list[float]
 
 
-def check_segment_options(given: Mapping[str, object], files: TextNames, metrics: Sequence[MetricName]) -> None:
+def check_segment_options(given: Mapping[str, object], files: ScoreFiles, metrics: Sequence[MetricName]) -> None:
     """Raise UsageError if `--sentence` or `--differences` has options, metrics or texts that it cannot use."""
     from nmt_cli.scoring.metrics import MOSES_METRICS
 

@@ -47,10 +47,10 @@ class Scores:
     results: list[MetricScores]
     notes: list[str]
 
-    def values(self) -> list[dict[MetricName, float]]:
-        """The scores of each system by metric; the means of several runs."""
+    def values(self) -> dict[str, dict[MetricName, float]]:
+        """The scores of each system, by its name, by metric; the means of several runs."""
         rows = zip(*(result.systems for result in self.results), strict=True)
-        return [{score.metric: score.value for score in row} for row in rows]
+        return {row[0].system: {score.metric: score.value for score in row} for row in rows}
 
     def comparisons(self) -> list[Comparison]:
         """All comparisons, by metric."""
