@@ -6,7 +6,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -22,18 +22,13 @@ from nmt_cli.errors import DeviceError
 from nmt_cli.files import free_bytes, nearest_existing
 from nmt_cli.memory import free_cpu_bytes
 
-# Packages by their names on PyPI: REQUIRED is always needed. By extra, EXTRAS has its purpose and the packages it adds.
-REQUIRED = (
-    *("torch", "numpy", "sentencepiece", "sacrebleu", "sacremoses", "datasets", "pyarrow", "safetensors"),
-    *("huggingface-hub", "pydantic", "pyyaml", "jinja2", "rich", "typer", "zstandard", "lxml", "polib"),
-    *("markdown-it-py", "langcodes", "language-data", "regex", "filelock"),
-)
-EXTRAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "serve": ("nmt serve", ("fastapi", "uvicorn", "prometheus-client", "python-multipart")),
-    "export": ("CTranslate2: nmt export, and --engine ctranslate2 of nmt decode and nmt serve", ("ctranslate2",)),
-    "huggingface": ("nmt export --to huggingface, and the comparison in nmt import", ("transformers",)),
-    "langid": ("the check of languages in nmt prepare and nmt serve", ("py3langid",)),
-    "tensorboard": ("nmt train --tensorboard", ("tensorboard",)),
+# What the extras are for.
+_EXTRAS = {
+    "serve": "nmt serve",
+    "export": "CTranslate2: nmt export, and --engine ctranslate2 of nmt decode and nmt serve",
+    "huggingface": "nmt export --to huggingface, and the comparison in nmt import",
+    "langid": "the check of languages in nmt prepare and nmt serve",
+    "tensorboard": "nmt train --tensorboard",
 }
 _INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "sve")
 _INT8_INSTRUCTIONS = {"avx512_vnni", "avx_vnni", "amx_int8"}
@@ -153,8 +148,8 @@ def describe_machine() -> dict[str, Any]:
         "nmt": {"version": nmt_cli.__version__, "folder": str(Path(__file__).resolve().parents[1])},
         "python": {"version": platform.python_version(), "program": sys.executable},
         "system": platform.platform(),
-        "packages": {name: _installed_version(name) for name in REQUIRED},
-        "extras": {name: _describe_extra(name) for name in EXTRAS},
+        "packages": _installed_versions(extra=None),
+        "extras": {name: _describe_extra(name, purpose) for name, purpose in _EXTRAS.items()},
         "torch": _describe_torch(),
         "cpu": _describe_cpu(),
         "memory": {"total_bytes": total_memory, "free_bytes": free_cpu_bytes()},
@@ -165,17 +160,23 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def _installed_version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+def _installed_versions(*, extra: str | None) -> dict[str, str | None]:
+    """The packages that nmt always needs, or that an extra adds, with their versions; None if one is not installed."""
+    versions: dict[str, str | None] = {}
+    for requirement in metadata.requires("nmt-cli") or []:
+        of_extra = re.search(r"extra == ['\"](\w+)", requirement)
+        if (of_extra and of_extra[1]) == extra:
+            package = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
+            try:
+                versions[package] = metadata.version(package)
+            except metadata.PackageNotFoundError:
+                versions[package] = None
+    return versions
 
 
-def _describe_extra(name: str) -> dict[str, Any]:
-    purpose, packages = EXTRAS[name]
-    versions = {package: _installed_version(package) for package in packages}
-    is_installed = all(version is not None for version in versions.values())
+def _describe_extra(name: str, purpose: str) -> dict[str, Any]:
+    versions = _installed_versions(extra=name)
+    is_installed = None not in versions.values()
     install = f"pip install 'nmt-cli[{name}]'"
     return {"installed": is_installed, "for": purpose, "packages": versions, "install": install}
 
