@@ -59,6 +59,24 @@ def test_the_path_of_a_server_that_was_killed_is_taken_over(tmp_path: Path) -> N
         connect(path).close()
 
 
+def test_a_second_server_leaves_the_path_to_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "nmt.sock"
+    with closing(listener_at(path)) as first:
+        first.listen()
+        with pytest.raises(UsageError, match=f"cannot listen at {path}: Address already in use"):
+            listener_at(path)
+        connect(path).close()
+
+
+def test_a_server_that_ends_leaves_the_path_of_another(tmp_path: Path) -> None:
+    path = tmp_path / "nmt.sock"
+    first = listener_at(path)  # it never listens, as while models are loaded
+    with closing(listener_at(path)) as second:
+        second.listen()
+        first.close()
+        connect(path).close()
+
+
 def test_a_path_where_no_socket_can_be_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
     for path, reason in (

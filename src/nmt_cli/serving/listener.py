@@ -21,6 +21,7 @@ class Listener:
         self._host, self._port, self._uds = host, port, uds
         self.socket = _bind_address(host, port) if uds is None else _bind_path(uds)
         self.socket.setblocking(False)
+        self._inode = uds and uds.stat().st_ino
 
     def listen(self) -> None:
         """Take connections from now on; UsageError if the address was taken in the meantime."""
@@ -46,9 +47,11 @@ class Listener:
 
     def close(self) -> None:
         """Take no more connections."""
+        with suppress(FileNotFoundError):
+            # A server that was started while this one loaded its models may have taken the path.
+            if self._uds is not None and self._uds.stat().st_ino == self._inode:
+                self._uds.unlink()
         self.socket.close()
-        if self._uds is not None:
-            self._uds.unlink(missing_ok=True)
 
 
 def _address_on_network() -> str:
@@ -77,18 +80,25 @@ def _bind_address(host: str, port: int) -> socket.socket:
 
 
 def _bind_path(path: Path) -> socket.socket:
-    """A socket at a path; another socket there, which a killed server has left, is removed."""
+    """A socket at a path; another socket there that a killed server has left is removed."""
     listener = socket.socket(socket.AF_UNIX)
     try:
-        if path.is_socket():
+        if path.is_socket() and not _is_listened_at(path):
             path.unlink()
         listener.bind(str(path))
     except OSError as error:
         listener.close()
         # Python itself finds a path too long, and says so without strerror.
-        hint = "give a short path where no file is, in a folder that you may write to: `uds: /tmp/nmt.sock`"
+        hint = "give a short path where no file or server is, in a folder that you may write to: `uds: /tmp/nmt.sock`"
         raise UsageError(f"cannot listen at {path}: {error.strerror or error}", setting="uds", hint=hint) from None
     return listener
+
+
+def _is_listened_at(path: Path) -> bool:
+    """Whether a server takes connections at a socket."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.setblocking(False)  # a busy server might let it wait
+        return client.connect_ex(str(path)) != errno.ECONNREFUSED
 
 
 def _address_error(host: str, port: int, error: OSError | UnicodeError) -> UsageError:
