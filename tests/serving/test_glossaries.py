@@ -10,6 +10,10 @@ import deepl
 import pytest
 from deepl.api_data import MultilingualGlossaryDictionaryEntries
 
+from nmt_cli.errors import UsageError
+from nmt_cli.serving.glossaries import Dictionary, GlossaryStore
+from nmt_cli.serving.keys import KeyOwner
+from nmt_cli.serving.request_errors import RequestError
 from tests.serving.servers import Server, save_model
 from tests.serving.test_clients import translate_text
 
@@ -190,6 +194,19 @@ def test_a_glossary_belongs_to_its_key_and_needs_a_source(strict: Server) -> Non
         answer = strict.post("/v2/translate", asked | change, Authorization=f"DeepL-Auth-Key {client}-secret-key")
         assert answer.status == status, answer.body
     owner.delete_glossary(made)
+
+
+def test_a_folder_that_keeps_nothing_is_told_at_the_start_and_later_is_no_mistake_of_a_client(tmp_path: Path) -> None:
+    folder = tmp_path / "glossaries"
+    store, owner = GlossaryStore(folder), KeyOwner("anonymous", per_minute=60)
+    folder.rmdir()
+    folder.touch()
+    with pytest.raises(UsageError) as refused:
+        GlossaryStore(folder)
+    assert refused.value.setting == "glossaries"
+    with pytest.raises(RequestError) as failed:
+        store.create("ships", [Dictionary("en", "de", ENTRIES)], owner)
+    assert failed.value.status == 500
 
 
 @pytest.mark.slow

@@ -10,13 +10,20 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Literal
 
 from nmt_cli.decoding.terms import TermList, parse_terms
-from nmt_cli.errors import DataError
+from nmt_cli.errors import DataError, UsageError
 from nmt_cli.files import read_json, write_file
 from nmt_cli.serving.keys import KeyOwner
-from nmt_cli.serving.request_errors import RequestError, invalid_request_error, not_found_error, too_large_error
+from nmt_cli.serving.request_errors import (
+    RequestError,
+    invalid_request_error,
+    not_found_error,
+    too_large_error,
+    unexpected_error,
+)
 
 EntriesFormat = Literal["tsv", "csv"]
 # Of one key, or of everybody without one. DeepL's clients know this status for "no more".
@@ -88,7 +95,9 @@ class GlossaryStore:
     """The glossaries of all keys; an owner sees none of another."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        """Read the glossaries in a folder; DataError if one is damaged."""
+        """Read the glossaries in a folder; UsageError if it cannot keep them, DataError if one is damaged."""
+        if folder is not None:
+            _check_is_writable(folder)
         self._folder = folder
         self._by_id: dict[str, Glossary] = {}
         self._lock = threading.Lock()
@@ -159,7 +168,10 @@ class GlossaryStore:
             raise too_large_error(message, hint=f"a glossary has at most {_MAX_BYTES:,}: make another one")
         if self._folder is not None:
             content = json.dumps(asdict(glossary), ensure_ascii=False)
-            write_file(self._folder / f"{glossary.id}.json", content, error=DataError)
+            try:
+                write_file(self._folder / f"{glossary.id}.json", content, error=DataError)
+            except DataError as error:  # a full disk is no mistake of the client
+                raise unexpected_error() from error
         self._by_id[glossary.id] = glossary
         _term_list.cache_clear()  # it may hold a dictionary that is no longer there
         return glossary
@@ -172,6 +184,15 @@ def _term_list(dictionaries: tuple[Dictionary, ...]) -> TermList:
     for dictionary in reversed(dictionaries):
         entries |= dictionary.entries
     return TermList(entries)
+
+
+def _check_is_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=folder).close()
+    except OSError as error:
+        message = f"glossaries cannot be kept in {folder}: {error.strerror}"
+        raise UsageError(message, setting="glossaries", hint="give a folder that you may write to") from None
 
 
 def _read_glossary(file: Path) -> Glossary:
