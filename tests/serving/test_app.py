@@ -25,7 +25,9 @@ from nmt_cli.serving.server_metrics import ServerMetrics
 from nmt_cli.serving.service import Service
 
 pytestmark = pytest.mark.anyio
-LIMITS = RequestLimits(characters=9, texts=9, sentences=9, requests=9, timeout_seconds=1, alternatives=3, beam=8)
+LIMITS = RequestLimits(
+    characters=9, texts=9, sentences=9, concurrent_requests=9, timeout_seconds=1, alternatives=3, beam=8
+)
 SERVICE = Service(ModelRouter([]), LIMITS, ApiKeys(), ServerMetrics())
 
 
@@ -69,7 +71,7 @@ async def test_a_mistake_of_the_server_is_told_in_form_counted_and_logged_as_500
 
 
 async def test_one_request_too_many_is_refused_and_a_page_may_read_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = replace(LIMITS, requests=1)
+    limits = replace(LIMITS, concurrent_requests=1)
     allowed = AllowedOrigins(["https://example.org"], [])
     may_go = asyncio.Event()
 

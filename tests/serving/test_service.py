@@ -32,7 +32,9 @@ from tests.serving.servers import MODEL_SETTINGS, asked, save_model
 
 pytestmark = pytest.mark.anyio
 SEARCH = SearchTask(beam=2, nbest=2, length_penalty=0.6, max_extra_tokens=5, prefix="")
-LIMITS = RequestLimits(characters=1000, texts=9, sentences=9, requests=9, timeout_seconds=0.2, alternatives=3, beam=8)
+LIMITS = RequestLimits(
+    characters=1000, texts=9, sentences=9, concurrent_requests=9, timeout_seconds=0.2, alternatives=3, beam=8
+)
 
 
 def queued_sentence(*, tokens: int) -> QueuedSentence:

@@ -131,7 +131,7 @@ def serve(
             characters=char_limit,
             texts=batch_limit,
             sentences=queue_size,
-            requests=max_requests,
+            concurrent_requests=max_requests,
             timeout_seconds=timeout,
             alternatives=max_alternatives,
             beam=_MAX_BEAM,

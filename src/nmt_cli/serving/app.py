@@ -27,7 +27,6 @@ from nmt_cli.serving.request_errors import (
     BUSY,
     ClientGone,
     RequestError,
-    invalid_request_error,
     request_error_from,
     server_busy_error,
     unexpected_error,
@@ -84,7 +83,6 @@ _DEEPL_ROUTES = [
     *deepl_documents.upload_router.routes,
     *deepl_documents.router.routes,
     *deepl_glossaries.router.routes,
-    *deepl_glossaries.long_router.routes,
 ]
 ROUTES = [*v1.router.routes, *_DEEPL_ROUTES, *libretranslate.router.routes, *_operations.routes]
 # These are answered with more slashes too, as clients write a path after an address that ends with one.
@@ -159,9 +157,8 @@ class Application:
 
         self._num_in_work += 1
         try:
-            if self._num_in_work > self.service.limits.requests and scope["path"] not in _MONITORING_PATHS:
+            if self._num_in_work > self.service.limits.concurrent_requests and scope["path"] not in _MONITORING_PATHS:
                 raise server_busy_error("too many requests at once", retry_after_seconds=1)
-            _check_length(scope)
             self._allowed_origins.check(scope)
             await self._router(scope, receive, send_and_note_status)
         except ClientGone:
@@ -192,13 +189,6 @@ class Application:
             "client": scope.get("state", {}).get("client"),
         } | ({"reason": reason} if reason else {})
         logger.info("%s %s: %s", method, endpoint, reason or status, extra={"fields": {"event": "request", **fields}})
-
-
-def _check_length(scope: Scope) -> None:
-    """Raise RequestError if the length of the body is given twice: a proxy might read another request in it."""
-    if {b"content-length", b"transfer-encoding"} <= dict(scope["headers"]).keys():
-        message = "the request has both Content-Length and Transfer-Encoding"
-        raise invalid_request_error(message, hint="leave one of them out")
 
 
 def _as_routed(scope: Scope) -> Scope:

@@ -27,7 +27,7 @@ NUMBER = BeforeValidator(_check_not_text)
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Limits of one request; `characters` limits each text, and `requests` the requests in work.
+    """Limits of one request, whose texts have `characters` each, and of all requests in work.
 
     `timeout_seconds` is the longest time from the last byte of a request to its answer.
     """
@@ -35,7 +35,7 @@ class RequestLimits:
     characters: int
     texts: int
     sentences: int
-    requests: int
+    concurrent_requests: int
     timeout_seconds: float
     alternatives: int
     beam: int
@@ -47,13 +47,8 @@ class RequestLimits:
 
     @property
     def body_bytes(self) -> int:
-        """The longest body: twelve bytes for each character, as if all were escaped, and 64 KB for the rest."""
-        return 12 * self.request_characters + 65536
-
-    @property
-    def file_form_bytes(self) -> int:
-        """The longest body with a file, and 1 MB for the rest."""
-        return max(self.body_bytes, MAX_FILE_BYTES + 1_000_000)
+        """The longest body: a file, or twelve bytes for each character, as if all were escaped; 1 MB for the rest."""
+        return max(MAX_FILE_BYTES, 12 * self.request_characters) + 1_000_000
 
 
 class SearchOptions(BaseModel):

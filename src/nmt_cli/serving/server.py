@@ -75,7 +75,7 @@ def run(settings: ServerSettings) -> None:
 
 
 async def _serve(settings: ServerSettings, listener: Listener) -> None:
-    _allow_open_files(settings.limits.requests * _FILES_PER_REQUEST)
+    _allow_open_files(settings.limits.concurrent_requests * _FILES_PER_REQUEST)
     metrics = ServerMetrics()
     models = ModelRouter([ServedModel(path, settings.model_settings, metrics) for path in settings.models])
     service = Service(models, settings.limits, settings.keys, metrics, glossaries=settings.glossaries)
@@ -110,7 +110,7 @@ def _uvicorn_config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
         app,
         http="h11",
         h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
-        limit_concurrency=_CONNECTIONS_PER_REQUEST * settings.limits.requests,
+        limit_concurrency=_CONNECTIONS_PER_REQUEST * settings.limits.concurrent_requests,
         # A Unix socket has no address of its client: only a proxy of this machine can reach it.
         forwarded_allow_ips="*" if settings.uds else None,
         ws="none",

@@ -11,7 +11,7 @@ from fastapi.responses import PlainTextResponse, Response
 from pydantic import BaseModel, Field
 
 from nmt_cli.serving.api.deepl import KeyedDeepLCall, deepl_router
-from nmt_cli.serving.api.endpoints import Call, FormRoute, LongFormRoute, NotBlank, json_response
+from nmt_cli.serving.api.endpoints import Call, FormRoute, NotBlank, json_response
 from nmt_cli.serving.glossaries import Dictionary, EntriesFormat, Glossary
 from nmt_cli.serving.request_errors import not_found_error
 
@@ -108,7 +108,7 @@ class DeepLGlossaryPairs(BaseModel):
     supported_languages: list[DeepLGlossaryPair]
 
 
-router, long_router = deepl_router(FormRoute), deepl_router(LongFormRoute)
+router = deepl_router(FormRoute)
 
 
 @router.get("/v2/glossary-language-pairs", response_model=DeepLGlossaryPairs)
@@ -117,7 +117,7 @@ async def glossary_pairs(call: KeyedDeepLCall) -> Response:
     return json_response({"supported_languages": [_pair_json(*pair) for pair in call.service.models.pairs]})
 
 
-@long_router.post("/v2/glossaries", response_model=DeepLGlossary, status_code=_CREATED)
+@router.post("/v2/glossaries", response_model=DeepLGlossary, status_code=_CREATED)
 async def create_glossary(fields: DeepLGlossaryRequest, call: KeyedDeepLCall) -> Response:
     """A new glossary of one language pair."""
     made = await _created(fields.name, [fields], call)
@@ -143,7 +143,7 @@ async def glossary_entries(call: KeyedDeepLCall) -> Response:
     return Response(_only_dictionary(_found(call)).tsv, media_type="text/tab-separated-values")
 
 
-@long_router.post("/v3/glossaries", response_model=DeepLGlossaryV3, status_code=_CREATED)
+@router.post("/v3/glossaries", response_model=DeepLGlossaryV3, status_code=_CREATED)
 async def create_glossary_v3(fields: DeepLGlossaryV3Request, call: KeyedDeepLCall) -> Response:
     """A new glossary of several language pairs."""
     made = await _created(fields.name, fields.dictionaries, call)
@@ -162,7 +162,7 @@ async def glossary_v3(call: KeyedDeepLCall) -> Response:
     return json_response(_glossary_v3_json(_found(call)))
 
 
-@long_router.patch("/v3/glossaries/{glossary_id}", response_model=DeepLGlossaryV3)
+@router.patch("/v3/glossaries/{glossary_id}", response_model=DeepLGlossaryV3)
 async def change_glossary(fields: DeepLGlossaryChangeRequest, call: KeyedDeepLCall) -> Response:
     """A glossary with a new name, or with entries added or replaced."""
     glossary_id = _found(call).id
@@ -181,7 +181,7 @@ async def dictionary_entries(fields: Annotated[DeepLGlossaryPair, Query()], call
     return json_response({"dictionaries": [answer]})
 
 
-@long_router.put("/v3/glossaries/{glossary_id}/dictionaries", response_model=DeepLDictionaryInfo)
+@router.put("/v3/glossaries/{glossary_id}/dictionaries", response_model=DeepLDictionaryInfo)
 async def replace_dictionary(fields: DeepLDictionaryRequest, call: KeyedDeepLCall) -> Response:
     """A dictionary in place of that of the same language pair."""
     glossary_id = _found(call).id

@@ -24,7 +24,6 @@ from nmt_cli.serving.api.requests import (
     read_fields,
     read_file_fields,
     read_json_fields,
-    read_long_fields,
     wrong_field_error,
 )
 from nmt_cli.serving.document_store import StoredDocument
@@ -167,12 +166,6 @@ class FileRoute(JsonRoute):
 
 # How a form with a file is described.
 FILE_FORM = Form(media_type="multipart/form-data")
-
-
-class LongFormRoute(JsonRoute):
-    """A route like `FormRoute`, whose body may be as long as a file."""
-
-    _read = staticmethod(read_long_fields)
 
 
 async def term_list(terms: Mapping[str, str]) -> TermList | None:

@@ -43,15 +43,15 @@ _HEADER_HINT = "send it with -H 'Content-Type: application/json'"
 _JSON_HINT = "send UTF-8 JSON with Content-Type: application/json"
 
 
-async def read_fields(request: Request, limits: RequestLimits, *, max_bytes: int | None = None) -> dict[str, Any]:
+async def read_fields(request: Request, limits: RequestLimits) -> dict[str, Any]:
     """The fields of body and query string, the body's first; a form's field that comes twice is a list.
 
-    The values are not checked yet. The body has at most `max_bytes`, or else as many as texts may have.
+    The values are not checked yet.
     """
     # Not request.url: it is made from the Host header, which may be anything.
     max_fields = limits.texts + _OTHER_FIELDS
     fields = _form_fields(request.scope["query_string"].decode("latin-1"), max_fields=max_fields)
-    body = await _read_body(request, max_bytes=max_bytes or limits.body_bytes)
+    body = await _read_body(request, max_bytes=limits.body_bytes)
     if not body:
         return fields
     if _is_json(request):
@@ -68,16 +68,11 @@ async def read_fields(request: Request, limits: RequestLimits, *, max_bytes: int
 
 async def read_file_fields(request: Request, limits: RequestLimits) -> dict[str, Any]:
     """The fields of a form, one of which may be a file."""
-    body = await _read_body(request, max_bytes=limits.file_form_bytes)
+    body = await _read_body(request, max_bytes=limits.body_bytes)
     if _content_type(request) != "multipart/form-data":
         hint = "send it with curl -F file=@page.html"
         raise invalid_request_error("the file is not sent in a form", hint=hint, where="file")
     return await _multipart_fields(body, request.headers, max_fields=_OTHER_FIELDS, max_files=1)
-
-
-async def read_long_fields(request: Request, limits: RequestLimits) -> dict[str, Any]:
-    """The fields of `read_fields`, from a body that may be as long as a file."""
-    return await read_fields(request, limits, max_bytes=limits.file_form_bytes)
 
 
 async def read_json_fields(request: Request, limits: RequestLimits) -> dict[str, Any]:
