@@ -21,6 +21,7 @@ from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.serving import server
 from nmt_cli.serving.server import ServerSettings
 from tests.serving.servers import Server, save_model, under_load
+from tests.serving.test_files import LIBRE, send
 from tests.waiting import wait_until
 
 
@@ -144,11 +145,17 @@ def test_sigterm_under_load_answers_every_request_that_was_accepted(models: dict
     # Not a server of other tests: the processes of a test run take tests in any order.
     server = Server(tmp_path / "log", "-m", models["en-de"]).wait()
     (worker,) = server.worker_pids()
-    with under_load(server, clients=8) as load:
-        while len(load.answers) < 8:
-            time.sleep(0.02)
-        assert server.stop() == 0
-        wait_until(lambda: load.refused == 8)
+    page = "".join(f"<p>the old sea {number}" for number in range(4000)).encode()
+    with ThreadPoolExecutor(1) as pool:
+        document = pool.submit(send, server, "/translate_file", LIBRE, page)
+        wait_until(lambda: server.metric("nmt_requests_in_flight") == 2)  # and this one
+        with under_load(server, clients=8) as load:
+            while len(load.answers) < 8:
+                time.sleep(0.02)
+            assert server.stop() == 0
+            wait_until(lambda: load.refused == 8)
+    # It would take longer than an operator waits.
+    assert (document.result().status, "retry-after" in document.result().headers) == (503, True)
     # As many answers have come as the server has taken requests.
     assert server.log.count('"endpoint": "/v1/translate"') == len(load.answers)
     assert {answer.status for answer in load.answers} == {200}

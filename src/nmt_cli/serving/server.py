@@ -63,7 +63,7 @@ class ServerSettings:
 
 
 def run(settings: ServerSettings) -> None:
-    """Serve until SIGTERM or Ctrl-C; every request that was accepted is answered first.
+    """Serve until SIGTERM or Ctrl-C; every request that was accepted is answered first, long documents with 503.
 
     NmtError if the address cannot be taken or a model cannot be loaded.
     """
@@ -147,6 +147,7 @@ def _handle_signals(server: _Server, service: Service, loading: asyncio.Future[N
     reloads: set[asyncio.Task[None]] = set()
 
     def end(number: int) -> None:
+        service.documents.is_closing = True
         if not server.should_exit:
             logger.info("ending: requests in work are answered first; a second Ctrl-C ends at once")
             _tell_systemd("STOPPING=1")

@@ -55,6 +55,7 @@ _NAMED_SOURCE = re.compile(
 )
 # A document has so many sentences in the queue at once, and looks again for room after so many seconds.
 _PORTION_SENTENCES, _ROOM_SECONDS = 64, 0.2
+_RESTART_SECONDS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +237,8 @@ class Service:
             for start in range(0, len(sentences), size):
                 portion, room_deadline = sentences[start : start + size], loop.time() + self.limits.timeout_seconds
                 while True:
+                    if self.documents.is_closing:
+                        raise server_busy_error("the server is ending", retry_after_seconds=_RESTART_SECONDS)
                     try:
                         self._submit(portion, route.model)
                         break
