@@ -177,4 +177,4 @@ def test_a_document_counts_by_its_length(strict: Server) -> None:
     keys = {"Authorization": "DeepL-Auth-Key bob-secret-key"}
     content = b"<p>" + b"the sea. " * 60  # as three texts of 200 characters
     answer = send(strict, "/v2/document", {"target_lang": "DE"}, content, **keys)
-    assert (answer.status, "3 texts are more than" in answer.json["message"]) == (413, True)
+    assert (answer.status, "counts as 3 requests" in answer.json["message"]) == (413, True)

@@ -120,6 +120,7 @@ def test_deepls_tags_say_what_is_ignored_and_what_splits(server: Server, transla
     assert _TAG.sub("", inline) == both
     split = translate("the old sea <t>a house</t>", splitting_tags=["t"])
     assert split == f"{sea} <t>{house}</t>"
+    assert translate("<d><t>the old\nsea</t></d>", split_sentences="nonewlines") == f"<d><t>{sea}</t></d>"
     result = translate_text(client, "<b>the sea</b>", source_lang="EN", target_lang="DE", tag_handling="html")
     assert result.billed_characters == len("the sea")
 

@@ -252,7 +252,7 @@ def test_a_key_refills_evenly_and_no_request_is_worth_more_than_it_ever_has(
     monkeypatch.setattr(serving_keys, "monotonic", lambda: now)
     keys = ApiKeys(write_keys(tmp_path, lines))
     bob, rare, carol = (owner(keys, f"{name}-secret-key") for name in ("bob", "rare", "carol"))
-    with pytest.raises(RequestError, match="1,000 texts are more than the 60 requests per minute of this key") as error:
+    with pytest.raises(RequestError, match="this counts as 1,000 requests, and this key has 60 per minute") as error:
         carol.spend(1000)
     # Not 429: DeepL's clients would send it again and again.
     assert (error.value.status, error.value.code, error.value.retry_after_seconds) == (413, "too_large", None)

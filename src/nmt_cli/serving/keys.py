@@ -39,9 +39,8 @@ class KeyOwner:
         self._requests_left = min(self._capacity, self._requests_left + (now - self._filled_at) * self._per_minute / 60)
         self._filled_at = now
         if requests > self._capacity:
-            message = f"{requests:,} texts are more than the {self._per_minute:g} requests per minute of this key"
-            hint = f"send at most {int(self._capacity):,} texts in a request"
-            raise too_large_error(message, hint=hint)
+            message = f"this counts as {requests:,} requests, and this key has {self._per_minute:g} per minute"
+            raise too_large_error(message, hint="send fewer texts at once, or a shorter document")
         if requests > self._requests_left:
             seconds = math.ceil((requests - self._requests_left) * 60 / self._per_minute)
             state = "has used" if requests == 1 else f"has fewer than {requests:,} left of"

@@ -75,7 +75,7 @@ class DeepLTranslateRequest(DeepLOptions):
     text: Annotated[list[str], Field(min_length=1)]
     split_sentences: Annotated[
         Literal["0", "1", "nonewlines"] | None,
-        Field(description="0 leaves each line whole; nonewlines takes no line breaks"),
+        Field(description="0 leaves each line whole; nonewlines: plain text has one line"),
     ] = None
     model_type: Annotated[str | None, Field(description="has no effect, since there is one model")] = None
     tag_handling: Annotated[Literal["html", "xml", ""] | None, WithJsonSchema(_TAG_HANDLING)] = None
@@ -199,12 +199,13 @@ async def translate(fields: DeepLTranslateRequest, call: KeyedDeepLCall) -> Resp
     The fields may also be sent as a form, or in the query string.
     """
     check_supported(fields)
-    if fields.split_sentences == "nonewlines" and any(_num_lines(text) > 1 for text in fields.text):
-        message = "a line break ends a sentence: nonewlines is not supported"
+    rules = fields.markup_rules
+    if fields.split_sentences == "nonewlines" and rules is None and any(_num_lines(text) > 1 for text in fields.text):
+        message = "a line break of plain text ends a sentence: nonewlines is not supported"
         hint = "put each sentence on one line, or leave split_sentences out"
         raise invalid_request_error(message, hint=hint, where="split_sentences")
     terms = await find_terms(fields, call)
-    sent_texts = await call.service.read_texts(fields.text, fields.markup_rules)
+    sent_texts = await call.service.read_texts(fields.text, rules)
     with watch_caller(call.request) as caller:
         routed_translations = await call.service.translate_each(
             sent_texts,
