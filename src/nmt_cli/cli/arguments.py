@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
@@ -14,6 +14,9 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 from nmt_cli.console import configure_logging, show_progress
 from nmt_cli.errors import UsageError, nearest_word
 from nmt_cli.recipe.foreign_names import answer_to_argument
+
+if TYPE_CHECKING:
+    from nmt_cli.recipe.loading import Kind
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +43,17 @@ QuietOption = Annotated[
 ]
 # `cli/app.py` looks for --debug in the arguments, so it also works for errors in the arguments.
 DebugOption = Annotated[bool, typer.Option("--debug", help="A traceback with each error.")]
+
+
+def complete_packaged(kind: Kind) -> Callable[[str], list[str]]:
+    """What gives a shell the packaged recipes or corpora whose names begin as an argument does."""
+
+    def complete(incomplete: str) -> list[str]:
+        from nmt_cli.recipe.loading import packaged_names
+
+        return [name for name in packaged_names(kind=kind) if name.startswith(incomplete)]
+
+    return complete
 
 
 class Command(TyperCommand):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmt_cli.cli.arguments import DebugOption, JsonOption, QuietOption
+from nmt_cli.cli.arguments import DebugOption, JsonOption, QuietOption, complete_packaged
 from nmt_cli.cli.printing import print_facts, print_json, print_list
 from nmt_cli.console import size_text
 from nmt_cli.errors import DataError
@@ -21,13 +21,6 @@ _COLUMNS = ("name", "languages", "pairs", "download", "prepared", "licence", "de
 _NUMBER_COLUMNS = ("pairs", "download")
 
 
-def complete_corpora(incomplete: str) -> list[str]:
-    """The packaged corpora whose names begin so, for the shell."""
-    from nmt_cli.recipe.loading import packaged_names
-
-    return [name for name in packaged_names(kind="corpus") if name.startswith(incomplete)]
-
-
 def corpora(
     name: Annotated[
         str | None,
@@ -35,7 +28,7 @@ def corpora(
             metavar="NAME|FILE",
             help="Everything about one corpus.",
             show_default=False,
-            autocompletion=complete_corpora,
+            autocompletion=complete_packaged("corpus"),
         ),
     ] = None,
     as_json: JsonOption = False,

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nmt_cli import devices
-from nmt_cli.cli.arguments import DebugOption, QuietOption, find_models
-from nmt_cli.cli.corpora import complete_corpora
+from nmt_cli.cli.arguments import DebugOption, QuietOption, complete_packaged, find_models
 from nmt_cli.cli.printing import print_whole
 from nmt_cli.cli.recipes import MOST_PAIRS_FOR_SMALL, recipe_for, train_command
 from nmt_cli.console import show_progress, stderr_console
@@ -39,7 +38,7 @@ def prepare(
             metavar="NAME|FILE",
             help="A packaged corpus (demo, ...), or a corpus file.",
             show_default=False,
-            autocompletion=complete_corpora,
+            autocompletion=complete_packaged("corpus"),
         ),
     ] = None,
     train: Annotated[

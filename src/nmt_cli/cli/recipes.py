@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmt_cli.cli.arguments import DebugOption, JsonOption, QuietOption
+from nmt_cli.cli.arguments import DebugOption, JsonOption, QuietOption, complete_packaged
 from nmt_cli.cli.printing import print_facts, print_json, print_list
 
 if TYPE_CHECKING:
@@ -21,13 +21,6 @@ _LOW_RATE = "--set training.schedule='{name: inverse_sqrt, peak: 1e-4, warmup_up
 MOST_PAIRS_FOR_SMALL, _MOST_PAIRS_FOR_MEDIUM = 100_000, 1_000_000
 
 
-def complete_recipes(incomplete: str) -> list[str]:
-    """The packaged recipes whose names begin so, for the shell."""
-    from nmt_cli.recipe.loading import packaged_names
-
-    return [name for name in packaged_names(kind="recipe") if name.startswith(incomplete)]
-
-
 def recipes(
     name: Annotated[
         str | None,
@@ -35,7 +28,7 @@ def recipes(
             metavar="NAME|FILE",
             help="Everything about one recipe.",
             show_default=False,
-            autocompletion=complete_recipes,
+            autocompletion=complete_packaged("recipe"),
         ),
     ] = None,
     as_json: JsonOption = False,

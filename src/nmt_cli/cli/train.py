@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmt_cli.cli.arguments import DebugOption, QuietOption
-from nmt_cli.cli.recipes import complete_recipes, prepare_command
+from nmt_cli.cli.arguments import DebugOption, QuietOption, complete_packaged
+from nmt_cli.cli.recipes import prepare_command
 from nmt_cli.console import PACKAGE_LOGGER, show_progress
 from nmt_cli.devices import TRAINING_SPINS, bound_spinning
 from nmt_cli.errors import DataError, NmtError
@@ -31,7 +31,7 @@ def train(
         typer.Argument(
             metavar="RECIPE",
             help="A packaged recipe (nmt recipes lists them), or a file.",
-            autocompletion=complete_recipes,
+            autocompletion=complete_packaged("recipe"),
         ),
     ],
     data: Annotated[
