@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -108,25 +109,23 @@ def is_language(name: str) -> bool:
 
     `id` and a few others name a column of another kind, and `No` is a word: no code begins with its only capital.
     """
-    from langcodes import Language, find
+    from langcodes import Language
 
     name = name.strip().rpartition(".")[2]
     code = short_code(name)
     if len(code) == 2 and code not in _NAMES_OF_OTHER_COLUMNS and not re.fullmatch("[A-Z][a-z]{1,2}", name):
         return Language.get(code).is_valid()
-    try:
-        return language_name(find(name, language="en").to_tag()).lower() == name.lower()
-    except LookupError:
-        return False
+    found = code_of_name(name, in_language="en")
+    return found is not None and language_name(found).lower() == name.lower()
 
 
-def code_of_name(name: str) -> str | None:
-    """The code of the language that is called so in some language: de for German, Deutsch and allemand; else None."""
+def code_of_name(name: str, *, in_language: str | None) -> str | None:
+    """The code of the language that has this name in a language, or in any: de for German and Deutsch; else None."""
     from langcodes import find
 
     try:
-        return find(name).to_tag()
-    except LookupError:
+        return find(name, language=in_language).to_tag()
+    except (LookupError, UnicodeError):  # the latter for bytes that are not UTF-8
         return None
 
 
@@ -134,13 +133,11 @@ def warning_of_code(code: str) -> str | None:
     """The warning of a code that no language has, with the code that is likely meant: ja for jp, en for english."""
     from langcodes import Language
 
-    try:
-        language = Language.get(standard_code(code)).language
-        if Language.make(language).is_valid():
+    with suppress(ValueError):
+        if Language.make(Language.get(standard_code(code)).language).is_valid():
             return None
-    except ValueError:
-        language = code
-    likely = _language_of_country(language) if len(language) == 2 else code_of_name(code)
+    first = re.split("[-_]", code)[0]
+    likely = _language_of_country(first) if re.fullmatch("[A-Za-z]{2}", first) else code_of_name(code, in_language=None)
     fix = f"if you mean {language_name(likely)}, write {likely}" if likely else "check it, unless you have invented it"
     return f"{code} is the code of no language: {fix}"
 
@@ -158,13 +155,8 @@ def match_code(wanted: str, codes: Sequence[str]) -> str | None:
 
 def nearest_code(wanted: str, codes: Sequence[str]) -> str | None:
     """The code that may be meant, by a code of the language in another script or by its English name; else None."""
-    from langcodes import find
-
-    try:
-        named = find(wanted, language="en").to_tag()
-    except LookupError:
-        named = wanted
-    meant = short_code(wanted), short_code(named)
+    named = code_of_name(wanted, in_language="en")
+    meant = short_code(wanted), short_code(named or wanted)
     return next((code for code in codes if short_code(code) in meant), None)
 
 
@@ -303,7 +295,7 @@ def _language_of_country(code: str) -> str | None:
     """The language of the country that has this code, if it is the country of the language too."""
     from langcodes import Language
 
-    language = Language.get(f"und-{code}").maximize().language
+    language = Language.get(f"und-{code}").maximize().language or "und"
     return language if Language.get(language).maximize().territory == code.upper() else None
 
 

@@ -260,6 +260,7 @@ def test_a_first_record_without_text_does_not_hide_the_keys(tmp_path: Path, firs
 def test_a_byte_that_is_not_utf8_in_the_first_record_hides_no_key(tmp_path: Path) -> None:
     first, second = '{"src": "caf\xe9", "tgt": "ein"}\n'.encode("latin-1"), b'{"src": "two", "tgt": "zwei"}\n'
     assert [tgt for _, tgt in read(tmp_path / "a.jsonl", first + second)] == ["ein", "zwei"]
+    assert [tgt for _, tgt in read(tmp_path / "a.tsv", b"caf\xe9\tein\ntwo\tzwei\n")] == ["ein", "zwei"]
 
 
 def test_columns_of_language_codes_are_no_names(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_a_dry_run_prints_a_corpus_file_and_writes_nothing(tmp_path: Path) -> No
     ("languages", "fixes"),
     [
         *(("en-jp", ["write ja"]), ("en-cn", ["write zh"]), ("gr_GR-cz", ["write el", "write cs"])),
-        *(("english-Deutsch", ["write en", "write de"]), ("xx-en", ["check it"])),
+        *(("english-Deutsch", ["write en", "write de"]), ("xx-e1", ["check it", "check it"])),
         *(("eng_Latn-pt_BR", []), ("nb-sr_Latn", []), ("zho_Hans-hbs", []), ("es_XX-qaa", [])),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 # How much of a training pair is in held-out text.
 NOWHERE, SIDE, PAIR = 0, 1, 2
 
-FoundLines: TypeAlias = dict[str, dict[str, list[int]]]
-"""By split and by what matches (pairs, sources, targets), the lines that training text contains, ascending."""
+FoundLines: TypeAlias = dict[str, list[tuple[int, int]]]
+"""By what matches (pairs, sources, targets), the number and the line of each held-out text that training text has."""
 
 _TAGS_FILE = "held-out.json"
 _PARTS = ("pairs", "sources", "targets")
@@ -49,23 +49,21 @@ class HeldOutIndex:
     """Finds held-out text in training text: equal up to the space around and between words.
 
     A sentence is found in the text of every direction that has its language. So the same text in the other direction
-    counts too. The lines of a split are counted from 0, direction by direction.
+    counts too.
     """
 
     def __init__(self, texts: Sequence[HeldOut]) -> None:
-        self._splits = list(dict.fromkeys(text.split for text in texts))
-        self._sentences: dict[str, dict[str, list[tuple[str, int, str]]]] = {}
-        self._pairs: dict[Hashable, list[tuple[str, int]]] = {}
-        num_lines = Counter[str]()
-        for text in texts:
+        self._splits = [text.split for text in texts]
+        self._sentences: dict[str, dict[str, list[tuple[str, int, int]]]] = {}
+        self._pairs: dict[Hashable, list[tuple[int, int]]] = {}
+        for number, text in enumerate(texts):
             codes = (text.languages.source, text.languages.target)
-            for line, pair in enumerate(text.pairs, num_lines[text.split]):
+            for line, pair in enumerate(text.pairs):
                 src, tgt = map(normalize_spaces, pair)
-                self._pairs.setdefault(_unordered(text.languages, src, tgt), []).append((text.split, line))
+                self._pairs.setdefault(_unordered(text.languages, src, tgt), []).append((number, line))
                 for code, part, sentence in zip(codes, ("sources", "targets"), (src, tgt), strict=True):
                     of_language = self._sentences.setdefault(code, {})
-                    of_language.setdefault(sentence, []).append((text.split, line, part))
-            num_lines[text.split] += len(text.pairs)
+                    of_language.setdefault(sentence, []).append((part, number, line))
 
     def __len__(self) -> int:
         """The number of different pairs."""
@@ -74,7 +72,7 @@ class HeldOutIndex:
     def splits_with(self, src: str, tgt: str, languages: LanguagePair) -> set[str]:
         """The splits that have a sentence of a training pair."""
         _, found_lines = self.find([src], [tgt], languages)
-        return {split for split, lines in found_lines.items() if any(lines.values())}
+        return {self._splits[number] for lines in found_lines.values() for number, _ in lines}
 
     def find(
         self, src: Sequence[str], tgt: Sequence[str], languages: LanguagePair
@@ -84,21 +82,18 @@ class HeldOutIndex:
         The training pairs have no outer and no repeated spaces.
         """
         matches = np.zeros(len(src), dtype=np.uint8)
-        found_lines: dict[str, set[tuple[str, int]]] = {part: set() for part in _PARTS}
+        found_lines: dict[str, set[tuple[int, int]]] = {part: set() for part in _PARTS}
         for code, texts in ((languages.source, src), (languages.target, tgt)):
             sentences = self._sentences.get(code, {})
             for index in [index for index, text in enumerate(texts) if text in sentences]:
                 matches[index] = SIDE
-                for split, line, part in sentences[texts[index]]:
-                    found_lines[part].add((split, line))
+                for part, number, line in sentences[texts[index]]:
+                    found_lines[part].add((number, line))
         for index in np.flatnonzero(matches).tolist():
             if lines := self._pairs.get(_unordered(languages, src[index], tgt[index])):
                 matches[index] = PAIR
                 found_lines["pairs"].update(lines)
-        return matches, {
-            split: {part: sorted(line for of_split, line in found_lines[part] if of_split == split) for part in _PARTS}
-            for split in self._splits
-        }
+        return matches, {part: sorted(lines) for part, lines in found_lines.items()}
 
 
 def _unordered(languages: LanguagePair, src: str, tgt: str) -> Hashable:
@@ -107,20 +102,14 @@ def _unordered(languages: LanguagePair, src: str, tgt: str) -> Hashable:
     return forwards if languages.source < languages.target else forwards[::-1]
 
 
-def overlap(texts: Sequence[HeldOut], found: Iterable[FoundLines]) -> list[dict[str, int]]:
+def overlap(texts: Sequence[HeldOut], found: Sequence[FoundLines]) -> list[dict[str, int]]:
     """For each text, the number of lines that occur in training text: as a pair, as a source and as a target."""
-    unions = {text.split: {part: set[int]() for part in _PARTS} for text in texts}
-    for found_lines in found:
-        for split, parts in unions.items():
-            for part, lines in parts.items():
-                lines.update(found_lines[split][part])
-    counts, ends = [], Counter[str]()
-    for text in texts:
-        start = ends[text.split]
-        ends[text.split] = end = start + len(text.pairs)
-        found_in_text = {part: sum(start <= line < end for line in unions[text.split][part]) for part in _PARTS}
-        counts.append({"lines": len(text.pairs), **found_in_text})
-    return counts
+    lines = {part: {(number, line) for one in found for number, line in one[part]} for part in _PARTS}
+    counts = {part: Counter(number for number, _ in of_part) for part, of_part in lines.items()}
+    return [
+        {"lines": len(text.pairs), **{part: of_part[number] for part, of_part in counts.items()}}
+        for number, text in enumerate(texts)
+    ]
 
 
 def read_held_out(

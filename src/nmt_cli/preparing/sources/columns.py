@@ -142,6 +142,6 @@ def _check_no_title(rows: Sequence[Sequence[str]], file: Path, languages: tuple[
 
 def _find_language(language: str, names: Sequence[str]) -> int | None:
     """The index of the name that is a language's code, or what it is called in any language."""
-    codes = [name if _CODE.fullmatch(name) else code_of_name(name[:_LONGEST_NAME]) for name in names]
+    codes = [name if _CODE.fullmatch(name) else code_of_name(name[:_LONGEST_NAME], in_language=None) for name in names]
     code = match_code(language, [code for code in codes if code is not None])
     return None if code is None else codes.index(code)
