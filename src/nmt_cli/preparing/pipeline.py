@@ -52,7 +52,7 @@ from nmt_cli.tokenization.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-_STAGES = "2:"  # raised when the files of the stages are others: no stage of an earlier version is kept
+_STAGES = "3:"  # raised when the files of the stages are others: no stage of an earlier version is kept
 _SAMPLED_LINES = 10_000  # the share of 1 % is then exact to 0.1 %
 
 
