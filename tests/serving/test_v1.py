@@ -114,12 +114,12 @@ def test_words_that_may_come_next_differ_and_the_best_is_first(server: Server, t
     found = server.post("/v1/words", asked).json["words"]
     words = [one["word"] for one in found]
     assert 1 < len(set(words)) == len(words) <= 10
-    assert [one["score"] for one in found] == sorted((one["score"] for one in found), reverse=True)
+    assert [one["log_prob"] for one in found] == sorted((one["log_prob"] for one in found), reverse=True)
     for one in found:
         assert one["score"] == round(one["score"], 6)
         assert one["text"].split()[:3] == ["am", "alten", one["word"]]
         (again,) = translator.translate(["the old sea"], prefixes=[f"am alten {one['word']}"])
-        assert one["score"] <= again.score + 1e-4
+        assert one["log_prob"] <= again.log_prob + 1e-4
     begun = server.post("/v1/words", {"text": "the old sea", "source": "en"}).json["words"]
     assert translator.translate(["the old sea"])[0].text.split()[0] in [one["word"] for one in begun]
 

@@ -194,7 +194,7 @@ class WorkerModel:
         """The likely next words after the prefix, each with the best translation that has it."""
         loaded, device = self._as_torch_model()
         (source, target), prefix = sentence.pair, " ".join(task.prefix.split())
-        # The translator reads a line with a prefix as it is.
+        # As the translator reads a line.
         kept, trained = find_kept(sentence.text), self._engine.trained_lines
         text, casing = as_sentence(sentence.text, kept, tokenizer=loaded.source, language=source, trained=trained)
         if casing == "capitals":
@@ -278,10 +278,13 @@ def likely_next_pieces(
 
 
 def best_by_next_word(translations: Sequence[Translation], prefix: str) -> dict[str, Translation]:
-    """The best translation for each word after `prefix`, best first; translations without the prefix are ignored."""
+    """The likeliest translation for each word after `prefix`, in their order; those without the prefix are ignored.
+
+    Their own prefixes differ, and a score leaves out the prefix.
+    """
     prefix_words = prefix.split()
     best: dict[str, Translation] = {}
-    for translation in sorted(translations, key=lambda translation: -translation.score):
+    for translation in sorted(translations, key=lambda translation: -translation.log_prob):
         words = translation.text.split()
         if words[: len(prefix_words)] == prefix_words and len(words) > len(prefix_words):
             best.setdefault(words[len(prefix_words)], translation)
