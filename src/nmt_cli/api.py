@@ -18,7 +18,6 @@ from nmt_cli.documents.formats import COMMAND_LINE_LIMITS, check_kind_of_output,
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.files import reading_errors, write_file
 from nmt_cli.interchange.find_model import find_model
-from nmt_cli.languages import is_without_spaces
 from nmt_cli.recipe.schema import DecodingOverrides
 from nmt_cli.scoring.metrics import (
     MOSES_METRICS,
@@ -88,9 +87,10 @@ class Translator(LineTranslator):
             content = source.read_bytes()
         languages = self.directions.find(from_, to).languages
         document = read_document(content, str(source), languages=languages, limits=COMMAND_LINE_LIMITS, column=column)
-        if not document.blocks:
+        blocks = document.blocks
+        if not blocks:
             logger.warning("%s has no text to translate", source)
-        translated = self.translate_marked(document.blocks, to=to, from_=from_, **overrides)
+        translated = self.translate_marked(blocks, to=to, from_=from_, **overrides)
         write_file(target, document.write(translated), error=DataError)
 
 
@@ -142,8 +142,7 @@ def score(
             message = f"there are {len(lines):,} hypotheses and {len(column):,} references"
             hint = "give one reference for each hypothesis, in their order"
             raise DataError(message, setting="references", hint=hint)
-    expects_spaces = language is None or not is_without_spaces(language)
-    if expects_spaces and {"bleu", "ter"} & {*names} and (found := language_without_spaces(columns[0])):
+    if {"bleu", "ter"} & {*names} and (found := language_without_spaces(columns[0], given=language)):
         logger.warning("the references have no spaces, so a whole line counts as a word: give language=%r", found)
     evaluation_set = EvaluationSet(columns, target_language=language)
     reports = score_corpus(lines, evaluation_set, metrics=names)

@@ -449,7 +449,7 @@ def test_translations_stand_beside_their_source() -> None:
         upper(memory.format("").replace("en-GB", "fr"), "a.tmx")
 
 
-@pytest.mark.parametrize("approval", ['approved="yes"', 'm:confirmed="1"', 'm:locked="true"'])
+@pytest.mark.parametrize("approval", ['approved="yes"', 'm:confirmed="1"', 'm:locked="true"', 'mq:status="Proofread"'])
 def test_an_approved_translation_that_equals_its_source_stays(approval: str) -> None:
     unit = '<trans-unit id="1" {}><source>Download Manager</source><target>Download Manager</target></trans-unit>'
     file = f"<xliff><file><body>{unit}</body></file></xliff>"

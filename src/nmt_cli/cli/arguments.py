@@ -46,7 +46,7 @@ DebugOption = Annotated[bool, typer.Option("--debug", help="A traceback with eac
 
 
 def complete_packaged(kind: Kind) -> Callable[[str], list[str]]:
-    """What gives a shell the packaged recipes or corpora whose names begin as an argument does."""
+    """A completion for the shell: the packaged recipes or corpora whose names begin with what was typed."""
 
     def complete(incomplete: str) -> list[str]:
         from nmt_cli.recipe.loading import packaged_names

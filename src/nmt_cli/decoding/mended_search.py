@@ -136,17 +136,12 @@ class MendedSearch:
         they are.
         """
         log_probs = [sum(ranked[0][0].piece_log_probs[:length]) for length, ranked in by_beginning]
-
-        def score(hypothesis: Hypothesis, log_prob: float) -> float:
-            penalty = length_penalty(len(hypothesis.ids) + 1, config=self._config)
-            return hypothesis.score + (log_prob - max(log_probs)) / penalty
-
-        ranked = [
-            (score(one[0], log_prob), one)
-            for log_prob, (_, of_beginning) in zip(log_probs, by_beginning, strict=True)
-            for one in of_beginning
-        ]
-        return [one for _, one in sorted(ranked, key=lambda scored: -scored[0])]
+        together: Ranked = []
+        for log_prob, (_, ranked) in zip(log_probs, by_beginning, strict=True):
+            for hypothesis, text in ranked:
+                cost = (max(log_probs) - log_prob) / length_penalty(len(hypothesis.ids) + 1, config=self._config)
+                together.append((replace(hypothesis, score=hypothesis.score - cost), text))
+        return sorted(together, key=lambda one: -one[0].score)
 
     def _has_loop(self, index: int, text: str) -> bool:
         """Whether a translation has a loop that must not be."""

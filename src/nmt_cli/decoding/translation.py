@@ -21,9 +21,9 @@ from nmt_cli.tokenization.split_text import SplitText, by_rank
 class Translation:
     """A line's translation: its text without line breaks, its score and log-probability, and its number of pieces.
 
-    The score is the log-probability, without that of a prefix, over the length penalty. `alternatives` are the next
-    best translations, best first. A line translated in parts has sums over its parts; a blank line has an empty
-    translation with score 0.
+    The score is the log-probability, without that of a prefix or of a beginning with terms, over the length penalty.
+    `alternatives` are the next best translations, best first. A line translated in parts has sums over its parts; a
+    blank line has an empty translation with score 0.
 
     The rest is there only on request. `word_log_probs` holds the log-probabilities of the words and of the end.
     `links` holds the characters that were made from each other, `alignment` the pairs of source and target words.

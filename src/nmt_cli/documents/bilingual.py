@@ -26,8 +26,11 @@ _LINE_BREAK = re.compile(
 _UNITS = frozenset({"trans-unit", "segment"})
 _NO_TRANSLATION = re.compile(r"new|initial|needs-(?:translation|adaptation|l10n)")
 _FOR_REVIEW = "needs-review-translation"
-# What a translator says of a unit: of XLIFF 1.2, and of Phrase's MXLIFF.
-_APPROVALS = (("approved", "yes"), ("m:confirmed", "1"), ("m:locked", "true"))
+# What a translator says of a unit: of XLIFF 1.2, of Phrase's MXLIFF, and of memoQ's MQXLIFF.
+_APPROVALS = (
+    *(("approved", "yes"), ("m:confirmed", "1"), ("m:locked", "true"), ("mq:locked", "locked")),
+    *(("mq:status", status) for status in ("ManuallyConfirmed", "Reviewer1Confirmed", "Proofread")),
+)
 
 
 class _Tree:

@@ -45,6 +45,7 @@ _URL = (
 )
 _KEPT = re.compile(rf"(?P<url>{_URL})|{_EMAIL}|{ICU_ARGUMENT}|{_PLACEHOLDER}|{SHORTCODE}", re.IGNORECASE)
 _CODE = re.compile(r"\[(/?)([a-z][\w-]*)", re.IGNORECASE)
+_END_OF_WORD = re.compile(rf"(?!{_LETTER})")
 _OPENING = {")": "(", "]": "[", "}": "{"}
 
 
@@ -173,7 +174,7 @@ class WithoutKept:
         """
         links = list(links)
         given = self._starts_in(prefix)
-        first_place = len(prefix) + len(translation[len(prefix) :].split(" ")[0]) if prefix else 0
+        first_place = next(_END_OF_WORD.finditer(translation, len(prefix))).start() if prefix else 0
         marks = self.marked.translated(translation, links).marks
         # What ends at a place stands before what begins there.
         places = [
@@ -196,8 +197,8 @@ class WithoutKept:
                 moved_in_source[index] = end - mark.start
         position = 0
         put = [
-            (kept, (max(place, first_place), *order))
-            for index, (kept, (place, *order)) in enumerate(zip(self.kept, places, strict=True))
+            (kept, (max(place, first_place), is_end))
+            for index, (kept, (place, is_end)) in enumerate(zip(self.kept, places, strict=True))
             if index not in given
         ]
         ordered = sorted(put, key=itemgetter(1))
@@ -223,7 +224,7 @@ class WithoutKept:
         """Where kept ranges, by their index, stand in the prefix of a translation."""
         texts = [self.text[start:end] for start, end in self.kept]
         found: dict[int, int] = {}
-        for copy in set(texts):
+        for copy in dict.fromkeys(texts):
             indices = [index for index, text in enumerate(texts) if text == copy]
             found |= zip(indices, _starts_of(copy, prefix), strict=False)
         return found

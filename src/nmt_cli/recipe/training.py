@@ -53,7 +53,7 @@ class NoamConfig(Section):
 
 
 class CosineConfig(Section):
-    """Linear warm-up to a peak, then half a cosine down to zero after the last update."""
+    """Linear warm-up to a peak, then half a cosine, which is zero one update after the last."""
 
     name: Literal["cosine"] = Field("cosine", description="name of the schedule")
     peak: _Peak
@@ -61,7 +61,7 @@ class CosineConfig(Section):
 
 
 class WsdConfig(Section):
-    """Linear warm-up, constant rate, linear fall to zero after the last update (Hu et al. 2024, arXiv:2404.06395)."""
+    """Linear warm-up, constant rate, fall to zero one update after the last (Hu et al. 2024, arXiv:2404.06395)."""
 
     name: Literal["wsd"] = Field("wsd", description="name of the schedule")
     peak: _Peak

@@ -30,9 +30,10 @@ _QUOTES = str.maketrans("„“”", '"""')
 
 
 class MosesBleuTokenizer:
-    """Splits raw text of one language, which has this code, into the tokens of tokenizer.perl.
+    """Splits raw text of a language, given by its code, into the tokens of tokenizer.perl.
 
-    `changes` are the other changes of the text by their names in the signature. UsageError for the name of a language.
+    `changes` are the other changes of the text by their names in the signature. UsageError if the language is given by
+    its name.
     """
 
     def __init__(self, language: str) -> None:

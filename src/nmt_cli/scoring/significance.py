@@ -205,13 +205,14 @@ def _read_seed() -> str:
     seed = (os.environ.get("SACREBLEU_SEED") or "12345").lower()
     if seed != "none" and not seed.isdecimal():
         hint = "give a whole number, or none for another seed each time: export SACREBLEU_SEED=12345"
-        raise UsageError(f"the seed {seed!r} is not a number", where="$SACREBLEU_SEED", hint=hint)
+        raise UsageError(f"the seed {seed!r} is no whole number from 0 on", where="$SACREBLEU_SEED", hint=hint)
     return seed
 
 
 def _score_systems(scorer: Scorer, systems: Sequence[System], *, test: TestKind | None) -> list[_ScoredSystem]:
     """The runs of each system, given a scorer with their texts in this order; resampled if there is a test."""
-    metric, seed = scorer.sacrebleu_metric, "" if test is None else _read_seed()
+    metric = scorer.sacrebleu_metric
+    seed = "" if test is None else _read_seed()
     counted = [scorer.statistics(text) for text in scorer.systems]
     reports = [scorer.report(each) for each in counted]
     sums = [] if test is None else _resampled_sums(counted, seed=seed)
@@ -237,7 +238,7 @@ def _score_systems(scorer: Scorer, systems: Sequence[System], *, test: TestKind 
 
 
 def _resampled_sums(counted: Sequence[list[list[float]]], *, seed: str) -> list[Floats]:
-    """The sums of each text's statistics over bootstrap resamples [resamples, statistics]; these are sacreBLEU's."""
+    """The sums of each text's statistics over the bootstrap resamples of sacreBLEU [resamples, statistics]."""
     rng = np.random.default_rng(None if seed == "none" else int(seed))
     tables = [np.array(each, dtype=np.float64) for each in counted]
     sums = [np.empty((RESAMPLES, table.shape[1])) for table in tables]

@@ -18,7 +18,7 @@ from typing import TextIO
 
 from nmt_cli.decompression import open_bytes
 from nmt_cli.errors import DataError
-from nmt_cli.languages import in_script_of
+from nmt_cli.languages import in_script_of, is_without_spaces
 from nmt_cli.text_encoding import COMPOSE, STDIN, conversion, decode_utf8
 from nmt_cli.tokenization.pieces import SPACE_MARK
 from nmt_cli.tokenization.tokenised_text import piece_mark_in_text, sign_of_tokenisation
@@ -105,10 +105,10 @@ def check_reference(reference: ScoredText) -> None:
         logger.warning("%s looks tokenised: %s; score against the untouched reference", reference.name, sign)
 
 
-def language_without_spaces(lines: Sequence[str]) -> str | None:
-    """A language of the text's script if words have no spaces between them, such as zh; None if they have."""
+def language_without_spaces(lines: Sequence[str], *, given: str | None) -> str | None:
+    """A language of the text's script, such as zh, if its words have no spaces and the `given` language's have some."""
     text = "".join(lines)[:_CHARACTERS_LOOKED_AT]
-    if text.count(" ") > _MOST_SPACES * len(text):
+    if (given is not None and is_without_spaces(given)) or text.count(" ") > _MOST_SPACES * len(text):
         return None
     return next(iter(in_script_of(text, _LANGUAGES_WITHOUT_SPACES)), None)
 

@@ -63,13 +63,9 @@ class StoredDocument:
 
 
 class DocumentStore:
-    """The documents of a server, in a folder that is gone with it.
-
-    With `is_closing`, documents in work end after the sentences that are searched now.
-    """
+    """The documents of a server, in a folder that is gone with it."""
 
     def __init__(self) -> None:
-        self.is_closing = False
         self._folder = TemporaryDirectory(prefix="nmt-serve-")
         self._by_id: dict[str, StoredDocument] = {}
 

@@ -61,7 +61,7 @@ class QueuedText:
             is_aligned = options.alignments or bool(block.marks)
             ranges = split.ranges_by_sentence(block.kept)
             for text, kept, num_pieces in zip(split.sentences, ranges, counts, strict=True):
-                found = found_terms(text, kept, route, options, terms)
+                found = found_terms(text, kept, route, terms)
                 asked = AskedSentence(text, route.pair, tuple(kept), found, is_aligned)
                 sentences.append(queued_sentence(asked, num_pieces, task, caller))
         return cls(route, split_blocks, sentences)
@@ -92,11 +92,11 @@ def abandon(sentences: Sequence[QueuedSentence]) -> None:
 
 
 def found_terms(
-    text: str, kept: Sequence[tuple[int, int]], route: ModelRoute, options: SearchOptions, terms: TermList | None
+    text: str, kept: Sequence[tuple[int, int]], route: ModelRoute, terms: TermList | None
 ) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """The terms in a sentence as the worker writes it for the search: a line in capitals as a sentence."""
+    """The terms in a sentence; those of a line in capitals are found without case."""
     if terms is None:
         return ()
-    cased = text if options.prefix.strip() else route.model.as_sentence(text, kept, language=route.pair[0])
+    cased = route.model.as_sentence(text, kept, language=route.pair[0])
     found = terms.find(text) if cased == text else terms.find_without_case(cased)
     return tuple((one.term, one.targets) for one in found)

@@ -27,7 +27,7 @@ NUMBER = BeforeValidator(_check_not_text)
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Limits of one request, whose texts have `characters` each, and of all requests in work.
+    """Limits of one request, with at most `characters` in a text; `concurrent_requests` are all that may be in work.
 
     `timeout_seconds` is the longest time from the last byte of a request to its answer.
     """

@@ -147,7 +147,7 @@ def _handle_signals(server: _Server, service: Service, loading: asyncio.Future[N
     reloads: set[asyncio.Task[None]] = set()
 
     def end(number: int) -> None:
-        service.documents.is_closing = True
+        service.ending.set()
         if not server.should_exit:
             logger.info("ending: requests in work are answered first; a second Ctrl-C ends at once")
             _tell_systemd("STOPPING=1")

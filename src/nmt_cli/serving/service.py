@@ -68,6 +68,8 @@ class Service:
     metrics: ServerMetrics
     documents: DocumentStore = field(default_factory=DocumentStore)
     glossaries: GlossaryStore = field(default_factory=GlossaryStore)
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the server ends: documents in work then end after the sentences that are searched."""
 
     async def read_texts(self, texts: Sequence[str], rules: MarkupRules | None) -> list[MarkupDocument]:
         """The texts of a request, with markup or, without rules, plain; RequestError as from `check_texts`.
@@ -237,7 +239,7 @@ class Service:
             for start in range(0, len(sentences), size):
                 portion, room_deadline = sentences[start : start + size], loop.time() + self.limits.timeout_seconds
                 while True:
-                    if self.documents.is_closing:
+                    if self.ending.is_set():
                         raise server_busy_error("the server is ending", retry_after_seconds=_RESTART_SECONDS)
                     try:
                         self._submit(portion, route.model)
@@ -290,7 +292,7 @@ class Service:
         for name, num_pieces in zip(("text", field), pieces_of_texts, strict=True):
             if num_pieces > model.max_pieces:
                 raise too_large_error(f"the {name} is too long to look into", hint="send a single sentence", where=name)
-        found = found_terms(texts[0], (), route, SearchOptions(), terms)
+        found = found_terms(texts[0], (), route, terms)
         asked = AskedSentence(texts[0], route.pair, terms=found)
         sentence = queued_sentence(asked, pieces_of_texts[0], task, caller)
         deadline = asyncio.get_running_loop().time() + self.limits.timeout_seconds

@@ -105,7 +105,7 @@ Rounded = Annotated[float, PlainSerializer(partial(round, ndigits=6), return_typ
 
 
 class Candidate(BaseModel):
-    """A translation, its score (log-probability over length penalty), and its log-probability."""
+    """A translation, its score (log-probability behind a given beginning, over length penalty), and log-probability."""
 
     text: str
     score: Rounded

@@ -173,7 +173,7 @@ class Checkpointer:
 
 
 def check_precision(run_directory: Path, precision: Precision) -> None:
-    """Raise ModelError if the newest checkpoint of the run, which need not exist, was trained in another precision."""
+    """Raise ModelError if the run's newest checkpoint was trained in another precision; there need be no run yet."""
     folder = CheckpointFolder(run_directory, recipe_fingerprint="")
     checkpoint = folder.newest()
     if checkpoint is not None and (trained := folder.read_state(checkpoint).precision) != precision:

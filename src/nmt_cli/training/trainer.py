@@ -336,7 +336,7 @@ class Trainer:
             bad = f"no better {state.metric} in {state.validations_since_best} validations"
             report(
                 f"{bad}: training ends after update {state.update:,}; the best was after {chosen.update:,};"
-                " a larger training.patience continues"
+                " a larger training.patience continues it"
             )
         if run.record.finished is not None and is_there:
             report(f"{run.directory} finished before, after update {state.update:,}; its model is {output}")

@@ -218,14 +218,12 @@ def _evaluation_set(
     comet_model: str | None,
     device: str | None,
 ) -> EvaluationSet:
-    from nmt_cli.languages import is_without_spaces
     from nmt_cli.scoring.metrics import EvaluationSet
     from nmt_cli.scoring.texts import language_without_spaces
 
     reference, target = texts.references[0], texts.target_language
     counts_words = "ter" in metrics or ("bleu" in metrics and tokenize is None)
-    expects_spaces = target is None or not is_without_spaces(target)
-    if counts_words and expects_spaces and (language := language_without_spaces(reference.lines)):
+    if counts_words and (language := language_without_spaces(reference.lines, given=target)):
         message = "%s has no spaces, so a whole line counts as a word: give the languages, such as -l en-%s"
         logger.warning(message, reference.name, language)
     comet = None

@@ -130,7 +130,7 @@ class Ensemble:
         log_prob_of_forced = log_probs.gather(1, column)[::rows_per_sentence, 0]
         self._forced_log_probs[self._sentences, self.length - 1] = log_prob_of_forced
         log_probs = self._forbid_tokens(log_probs).masked_fill_(is_forced, -torch.inf)
-        return log_probs.scatter_(1, column, is_forced.to(log_probs.dtype).log())
+        return log_probs.scatter_(1, column, torch.where(is_forced, 0.0, -torch.inf))
 
 
 def _encoder_batches(sentences: Sequence[Sequence[int]]) -> list[list[Sequence[int]]]:

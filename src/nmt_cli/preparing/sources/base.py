@@ -81,7 +81,7 @@ class LocalSource:
 
     `inputs` are the files by the names that the manifest records, and `origin` is their name in reports. `text_files`
     are the files of the two sides, if they hold plain lines. `items_to_count` are counted instead of the pairs,
-    if reading these writes to the log.
+    if reading the pairs writes to the log.
     """
 
     inputs: Sequence[tuple[str, Path]]
@@ -112,6 +112,9 @@ class Source(Section):
 
     place_keys: ClassVar[tuple[str, ...]] = ()
     """The keys that say where the text is, and not how it is read."""
+
+    path_keys: ClassVar[tuple[str, ...]] = ("alignments",)
+    """Further keys that are paths."""
 
     endings: ClassVar[tuple[str, ...]] = ()
     """The endings by which the files of this kind are known."""
@@ -146,7 +149,7 @@ class Source(Section):
     @model_validator(mode="before")
     @classmethod
     def _tilde_is_the_home_folder(cls, values: Any) -> Any:
-        paths = {key: values.get(key) for key in (*cls.place_keys, "alignments", "repository")}
+        paths = {key: values.get(key) for key in (*cls.place_keys, *cls.path_keys)}
         return {**values, **{key: os.path.expanduser(path) for key, path in paths.items() if isinstance(path, str)}}
 
     @field_validator("tags", mode="before")

@@ -79,7 +79,7 @@ def choose_columns(
         message = f"{file.name} has {width_of(rows)} columns, and its first line does not call two by "
         message += f"{' and '.join(languages)}: {shown(rows[0])}"
         raise DataError(message, where=f"{file}:1", hint=GIVE_COLUMNS)
-    chosen = [name for index in (source, target) for name in names[index : index + 1]]
+    chosen = [name for index, name in enumerate(names) if index in (source, target)]
     has_header = is_named or find_columns(chosen, languages) is not None
     return Columns(source + 1, target + 1, has_header if settings.header is None else settings.header)
 

@@ -36,6 +36,7 @@ class HubSource(Source):
     """A data set of the Hugging Face hub, or a directory laid out like one (starts with ./, ../ or /)."""
 
     kind: Literal["hub"] = Field(description="two columns of a data set")
+    path_keys = ("alignments", "repository")
     repository: str = Field(description="OWNER/NAME on the hub, or a directory")
     subset: str | None = Field(None, description="configuration of the data set")
     split: str = Field(description="split of the data set, such as train or validation")

@@ -75,7 +75,7 @@ class DeepLTranslateRequest(DeepLOptions):
     text: Annotated[list[str], Field(min_length=1)]
     split_sentences: Annotated[
         Literal["0", "1", "nonewlines"] | None,
-        Field(description="0 leaves each line whole; nonewlines: plain text has one line"),
+        Field(description="0 leaves each line whole; nonewlines is for plain text of one line"),
     ] = None
     model_type: Annotated[str | None, Field(description="has no effect, since there is one model")] = None
     tag_handling: Annotated[Literal["html", "xml", ""] | None, WithJsonSchema(_TAG_HANDLING)] = None

@@ -84,7 +84,7 @@ class NextWord(Candidate):
 
 
 class NextWordsAnswer(BaseModel):
-    """The words that may come next; the word of the best translation is first."""
+    """The words that may come next; the word of the likeliest translation is first."""
 
     words: list[NextWord]
 
