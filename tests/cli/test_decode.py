@@ -201,8 +201,10 @@ def test_wrong_arguments_are_refused_before_anything_is_loaded(tmp_path: Path, m
     assert error.value.hint == f"-o {tmp_path}/FILE"
     with pytest.raises(UsageError, match=r"old\.txt is both input and output"):
         decode(source=old, output=Path("old.txt"), overwrite=True)
+    with pytest.raises(UsageError, match=r"old\.txt is both input and output"):
+        decode(prefix=old, output=Path("old.txt"), overwrite=True)
     assert old.read_text() == "kept\n"
-    check_output(Path("/dev/null"), source=Path("/dev/null"), overwrite=False)
+    check_output(Path("/dev/null"), inputs=[Path("/dev/null")], overwrite=False)
     with pytest.raises(DataError, match=r"no such file: missing\.txt") as data_error:
         decode(source=Path("missing.txt"))
     assert data_error.value.where == str(Path.cwd() / "missing.txt")

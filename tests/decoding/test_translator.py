@@ -317,6 +317,7 @@ def test_white_space_inside_a_line_is_that_of_training_text(translator: Translat
     pieces = translator._engine.source.encode(odd)
     assert pieces != translator._engine.source.encode(tidy)  # or there would be nothing to see
     assert translator.translate(odd) == translator.translate(tidy)
+    assert [line.text for line in translator.translate(["", "\u00a0"], prefixes=["am Meer", "am"])] == ["", ""]
     assert translator.translate(tidy, prefixes=["ein  Haus", " "]) == translator.translate(
         tidy, prefixes=["ein Haus", ""]
     )

@@ -455,6 +455,8 @@ def test_an_approved_translation_that_equals_its_source_stays(approval: str) -> 
     file = f"<xliff><file><body>{unit}</body></file></xliff>"
     assert upper(file.format(approval), "a.mxliff") == file.format(approval)
     assert "DOWNLOAD MANAGER" in upper(file.format('approved="no" m:confirmed="0" m:locked="false"'), "a.mxliff")
+    untranslated = file.format(approval).replace("<target>Download Manager", "<target>")
+    assert 'approved="yes"' not in upper(untranslated, "a.mxliff")
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ class LineReader:
         ]
         is_whole = len(cased) == 1
         as_typed = is_whole and cased[0].casing is None
-        if source.prefix and cased[0].casing == "capitals":
+        if source.prefix and cased and cased[0].casing == "capitals":
             # The translation is in capitals if its beginning is.
             if line.prefix.isupper():
                 source = replace(source, prefix=self._prefix_in_sentence_case(line.prefix, languages.target))

@@ -126,6 +126,8 @@ def xliff_parts(text: str, *, languages: LanguagePair, name: str) -> list[Part]:
             opening = _with_attribute(token, "state", _FOR_REVIEW) if is_old else token.raw
             opening = opening.removesuffix(">").rstrip("/ ") + ">"
             replaced[target] = tree.end(target) + 1, [opening, *translated, f"</{token.name}>"]
+        if is_old and _attribute(tree.tokens[unit], "approved") == "yes":
+            replaced[unit] = unit + 1, [_with_attribute(tree.tokens[unit], "approved", "no")]
         if not is_old and _attribute(tree.tokens[unit], "state") in ("", "initial"):
             tag = _with_attribute(tree.tokens[unit], "state", "translated")
             replaced[unit] = unit + 1, [re.sub(r"\s+subState\s*=\s*(?:\"[^\"]*\"|'[^']*')", "", tag)]
@@ -192,7 +194,7 @@ def _check_languages(tree: _Tree, roots: Sequence[int], languages: LanguagePair,
                 raise DataError(
                     message,
                     where=name,
-                    hint="name these languages with --from and --to, or give a model of them with -m",
+                    hint="give a model of these languages with -m; one of several directions needs --from and --to",
                 )
 
 

@@ -190,7 +190,7 @@ def _difference_error(
         make_model = "" if has_model else f"{shlex.join(['nmt', 'average', str(run.directory), '--last', '1'])} && "
         # Of an option that is given twice, the last one counts.
         begin = shlex.join([*command, "--init-from", str(run.directory), "-o", str(other)])
-        another = f"begin a new run with its weights: {make_model}{begin}"
+        another = f"continue it with its own settings, or begin a new run with its weights: {make_model}{begin}"
     old, new = _fixed_settings(run.recipe), _fixed_settings(recipe)
     if changes := _differences(old, new):
         return RecipeError(

@@ -233,7 +233,7 @@ def decode(
     """
     bound_spinning(DECODING_SPINS)
     source, is_document = choose_source(file, source)
-    check_output(output, source=source, overwrite=overwrite)
+    check_output(output, inputs=list(filter(None, (source, prefix, terms))), overwrite=overwrite)
     if is_document:
         flags_for_lines = {
             "--prefix": prefix is not None,

@@ -92,16 +92,17 @@ class OutputFormat:
         return fields
 
 
-def check_output(output: Path, *, source: Path, overwrite: bool) -> None:
-    """Raise UsageError if the output exists already, is the source, or is named as a compressed file."""
+def check_output(output: Path, *, inputs: Sequence[Path], overwrite: bool) -> None:
+    """Raise UsageError if the output exists already, is one of the inputs, or is named as a compressed file."""
     if output.suffix in _COMPRESSED:
         message = f"nmt decode writes plain text, and {output} is the name of a compressed file"
         raise UsageError(message, where="--output", hint=f"-o {shlex.quote(str(output.with_suffix('')))}")
     if os.path.isdir(output):
         raise UsageError(f"{output} is a directory, not a file", where="--output", hint=f"-o {output / 'FILE'}")
-    if os.path.isfile(output) and os.path.isfile(source) and output.samefile(source):
-        hint = "give another file with -o"
-        raise UsageError(f"{source} is both input and output", where="--output", hint=hint)
+    for file in inputs:
+        if os.path.isfile(output) and os.path.isfile(file) and output.samefile(file):
+            hint = "give another file with -o"
+            raise UsageError(f"{file} is both input and output", where="--output", hint=hint)
     if os.path.isfile(output) and not overwrite:  # a device may be written
         hint = "add --overwrite, or give another file with -o"
         raise UsageError(f"{output} exists already", where=str(output), hint=hint)
@@ -144,7 +145,7 @@ def open_output(
     unfinished = PartialOutput(final)
     with lock_path(unfinished.path, busy="another nmt decode writes this file", error=DataError):
         # Another command may have written it since this one began.
-        check_output(final, source=STANDARD, overwrite=overwrite)
+        check_output(final, inputs=[], overwrite=overwrite)
         with _write_errors(str(output)):
             done = unfinished.begin(job, may_replace=overwrite, rows_are_numbered=rows_are_numbered)
             stream = io.FileIO(unfinished.path, "a")

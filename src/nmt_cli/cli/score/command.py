@@ -218,10 +218,13 @@ def _evaluation_set(
     comet_model: str | None,
     device: str | None,
 ) -> EvaluationSet:
+    from nmt_cli.languages import warning_of_code
     from nmt_cli.scoring.metrics import EvaluationSet
     from nmt_cli.scoring.texts import language_without_spaces
 
     reference, target = texts.references[0], texts.target_language
+    if target is not None and (warning := warning_of_code(target)):
+        logger.warning("%s", warning)
     counts_words = "ter" in metrics or ("bleu" in metrics and tokenize is None)
     if counts_words and (language := language_without_spaces(reference.lines, given=target)):
         message = "%s has no spaces, so a whole line counts as a word: give the languages, such as -l en-%s"
