@@ -198,7 +198,7 @@ class WorkerModel:
         kept, trained = find_kept(sentence.text), self._engine.trained_lines
         text, casing = as_sentence(sentence.text, kept, tokenizer=loaded.source, language=source, trained=trained)
         if casing == "capitals" and prefix and not prefix.isupper():
-            text, casing = sentence.text, None
+            casing = None
         elif casing == "capitals":
             prefix = in_sentence_case(prefix, find_kept(prefix), tokenizer=loaded.target, language=target)
         self._check_fits_model("text", text, loaded.source)
