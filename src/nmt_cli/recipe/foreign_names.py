@@ -8,7 +8,8 @@ from typing import Any
 from nmt_cli.errors import RecipeError, nearest_word
 
 PAGE = "docs/how-to/other-toolkits.md"
-# By our name. An option of a command begins with --, and a key of a recipe has a section. The vocabulary is the data's.
+# By our name. An option of a command begins with --; a key of a recipe has a section, and its value where this helps.
+# The vocabulary is the data's.
 _FOREIGN_NAMES: Mapping[str, str] = {
     "nmt decode": "generate translate",
     "nmt export": "convert",
@@ -29,13 +30,13 @@ _FOREIGN_NAMES: Mapping[str, str] = {
     "the same nmt train, which continues a run": "restore_file train_from",
     "model.d_ff": "encoder_ffn_embed_dim ffn_dim",
     "model.d_model": "encoder_embed_dim hidden_size",
-    "--set model.encoder_layers=N --set model.decoder_layers=N": "layers num_layers",
+    "model.encoder_layers=N --set model.decoder_layers=N": "layers num_layers",
     "model.ffn_dropout": "activation_dropout",
     "model.heads": "num_heads",
     "model.norm": "normalize_before pre_norm",
     "model.tying": "share_all_embeddings tied_embeddings",
     "tokenizer.dropout": "bpe_dropout",
-    "--set training.batch_tokens=N, in tokens": "accum_count batch_size max_tokens mini_batch update_freq",
+    "training.batch_tokens=N, in tokens": "accum_count batch_size max_tokens mini_batch update_freq",
     "training.checkpoint_every": "save_interval_updates",
     "training.clip_norm": "grad_clip max_grad_norm",
     "training.ema": "ema_decay",
@@ -44,9 +45,9 @@ _FOREIGN_NAMES: Mapping[str, str] = {
     "training.optimizer.weight_decay": "weight_decay",
     "training.patience": "early_stopping",
     "training.precision": "fp16",
-    "--set training.schedule='{name: inverse_sqrt, peak: RATE, warmup_updates: N}'": "learning_rate lr lr_scheduler",
+    "training.schedule='{name: inverse_sqrt, peak: RATE, warmup_updates: N}'": "learning_rate lr lr_scheduler",
     "training.schedule.warmup_updates": "warmup_steps",
-    "--set training.updates=N, which are no epochs": "epochs max_epoch",
+    "training.updates=N, which are no epochs": "epochs max_epoch",
     "training.updates": "max_steps max_update num_steps steps train_steps",
     "validation.every": "eval_steps valid_steps",
     "validation.metric": "best_checkpoint_metric",
@@ -57,7 +58,9 @@ _OWN_NAMES = {foreign: own for own, names in _FOREIGN_NAMES.items() for foreign 
 def answer_to_key(name: str) -> str | None:
     """Our key for a key of another toolkit, with the page of all, as a hint; None if it is unknown."""
     own_name = _own_name(name)
-    return f"here it is {own_name}; {PAGE} has the others" if own_name and "." in own_name else None
+    if own_name is None or "." not in own_name:
+        return None
+    return f"here it is {own_name.partition('=')[0] if _is_key(own_name) else own_name}; {PAGE} has the others"
 
 
 def answer_to_argument(name: str, *, options: Collection[str] = ()) -> str | None:
@@ -68,10 +71,16 @@ def answer_to_argument(name: str, *, options: Collection[str] = ()) -> str | Non
     own_name = _own_name(name)
     if own_name is None:
         return None
-    typed = f"--set {own_name}=VALUE" if "." in own_name and " " not in own_name else own_name
+    typed = own_name
+    if _is_key(own_name):
+        typed = f"--set {own_name}" if "=" in own_name else f"--set {own_name}=VALUE"
     if typed.startswith("--") and typed.split()[0] not in options:
         return None
     return f"here it is {typed}; {PAGE} has the others"
+
+
+def _is_key(own_name: str) -> bool:
+    return "." in own_name.split()[0]
 
 
 def _own_name(name: str) -> str | None:
