@@ -14,7 +14,7 @@ from typing import Literal, NoReturn, get_args, get_origin
 import pytest
 import typer.main
 
-from nmt_cli.artifacts import directory_kinds
+from nmt_cli.artifacts import info
 from nmt_cli.cli.app import commands
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.recipe.schema import DecodingConfig
@@ -141,24 +141,24 @@ def test_debug_stands_before_or_after_the_command(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(("ending", "code"), [(KeyboardInterrupt(), 130), (typer.Exit(75), 75), (typer.Exit(), 0)])
 def test_endings_that_are_no_errors(
-    nmt: Shell, monkeypatch: pytest.MonkeyPatch, ending: BaseException, code: int
+    nmt: Shell, monkeypatch: pytest.MonkeyPatch, run: Path, ending: BaseException, code: int
 ) -> None:
-    def end(path: Path) -> NoReturn:
+    def end(run: object, *, history: object) -> NoReturn:
         raise ending
 
-    monkeypatch.setattr(directory_kinds, "kind_of", end)
-    outcome = nmt("info", ".")
+    monkeypatch.setattr(info, "describe_run", end)
+    outcome = nmt("info", str(run))
     assert (outcome.code, outcome.stdout, outcome.stderr) == (code, "", [])
 
 
-def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch, run: Path) -> None:
     from nmt_cli.cli.app import main
 
-    def fail(path: Path) -> NoReturn:
+    def fail(run: object, *, history: object) -> NoReturn:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(directory_kinds, "kind_of", fail)
-    monkeypatch.setattr(sys, "argv", ["nmt", "info", "."])
+    monkeypatch.setattr(info, "describe_run", fail)
+    monkeypatch.setattr(sys, "argv", ["nmt", "info", str(run)])
     with pytest.raises(ZeroDivisionError):
         main()
 
