@@ -21,6 +21,7 @@ from nmt_cli.tokenization.casing import CasedText, as_sentence, in_sentence_case
 from nmt_cli.tokenization.pieces import Range
 from nmt_cli.tokenization.sentence_splitting import LineSplitter
 from nmt_cli.tokenization.split_text import SplitText, has_letters
+from nmt_cli.tokenization.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -108,12 +109,11 @@ class LineReader:
         ]
         is_whole = len(cased) == 1
         as_typed = is_whole and cased[0].casing is None
-        if source.prefix and cased and cased[0].casing == "capitals":
-            # The translation is in capitals if its beginning is.
-            if line.prefix.isupper():
-                source = replace(source, prefix=self._prefix_in_sentence_case(line.prefix, languages.target))
-            else:
-                cased = [CasedText(cased[0].text, None)]
+        if source.prefix and cased:
+            target = self._engine.target
+            cased[0], prefix = cased_with_prefix(cased[0], line.prefix, tokenizer=target, language=languages.target)
+            if prefix != line.prefix:
+                source = replace(source, prefix=target.encode_target([prefix])[0])
         rows = [source.ids] if as_typed else self._engine.source.encode_source([part.text for part in cased])
         sentences = []
         for index, ((text, casing), kept, ids) in enumerate(zip(cased, kept_parts, rows, strict=True)):
@@ -126,11 +126,6 @@ class LineReader:
     def _as_sentence(self, text: str, kept: Sequence[Range], language: str) -> CasedText:
         engine = self._engine
         return as_sentence(text, kept, tokenizer=engine.source, language=language, trained=engine.trained_lines)
-
-    def _prefix_in_sentence_case(self, prefix: str, language: str) -> list[int]:
-        target = self._engine.target
-        text = in_sentence_case(prefix, find_kept(prefix), tokenizer=target, language=language)
-        return target.encode_target([text])[0]
 
     def _without_typed_symbol(self, line: AskedLine, number: int) -> AskedLine:
         """A line without the target language that the users of OPUS-MT type before it; it is translated into that.
@@ -194,6 +189,18 @@ class LineReader:
                     hint="shorten it",
                 )
         return prefixes
+
+
+def cased_with_prefix(cased: CasedText, prefix: str, *, tokenizer: Tokenizer, language: str) -> tuple[CasedText, str]:
+    """A line in its casing, and the prefix of its translation, as the model reads both.
+
+    The translation of a line in capitals is in capitals if its prefix is. `tokenizer` and `language` are the target's.
+    """
+    if cased.casing != "capitals" or not prefix:
+        return cased, prefix
+    if not prefix.isupper():
+        return CasedText(cased.text, None), prefix
+    return cased, in_sentence_case(prefix, find_kept(prefix), tokenizer=tokenizer, language=language)
 
 
 def _copied_line(line: AskedLine, ids: Sequence[int], languages: LanguagePair) -> SplitLine:

@@ -143,7 +143,11 @@ def _put_back(without: WithoutKept, translation: Translation, *, prefix: str) ->
 def _scores_with_copies(
     scores: Sequence[float], words: Sequence[str], *, text: str, copied: Sequence[Range]
 ) -> tuple[float, ...]:
-    """The scores of the words of a text and of its end; a word has those of the searched `words` that begin in it."""
+    """The scores of the words of a text, and of its end.
+
+    `words` are the words of the translation without the `copied` ranges, and `scores` their scores. A word of the text
+    has the sum of the scores of the `words` that begin in it.
+    """
     starts = [0, *accumulate(map(len, words))]
     position, of_words = 0, []
     for word in re.finditer(r"\S+", text):

@@ -128,7 +128,7 @@ def xliff_parts(text: str, *, languages: LanguagePair, name: str) -> list[Part]:
             replaced[target] = tree.end(target) + 1, [opening, *translated, f"</{token.name}>"]
         if is_old and _attribute(tree.tokens[unit], "approved") == "yes":
             replaced[unit] = unit + 1, [_with_attribute(tree.tokens[unit], "approved", "no")]
-        if not is_old and _attribute(tree.tokens[unit], "state") in ("", "initial"):
+        elif not is_old and _attribute(tree.tokens[unit], "state") in ("", "initial"):
             tag = _with_attribute(tree.tokens[unit], "state", "translated")
             replaced[unit] = unit + 1, [re.sub(r"\s+subState\s*=\s*(?:\"[^\"]*\"|'[^']*')", "", tag)]
     if replaced:

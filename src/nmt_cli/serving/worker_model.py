@@ -20,7 +20,7 @@ from nmt_cli.errors import DataError, DeviceError, ModelError, UsageError
 from nmt_cli.memory import collect_garbage_rarely
 from nmt_cli.recipe.directions import Direction
 from nmt_cli.serving.log import configure_server_log
-from nmt_cli.tokenization.casing import as_sentence, in_capitals, in_sentence_case
+from nmt_cli.tokenization.casing import as_sentence, in_capitals
 from nmt_cli.tokenization.pieces import Range
 
 if TYPE_CHECKING:
@@ -192,15 +192,13 @@ class WorkerModel:
 
     def _find_next_words(self, sentence: AskedSentence, task: NextWordsTask) -> dict[str, Any]:
         """The likely next words after the prefix, each with the best translation that has it."""
+        from nmt_cli.decoding.line_reader import cased_with_prefix
+
         loaded, device = self._as_torch_model()
         (source, target), prefix = sentence.pair, " ".join(task.prefix.split())
-        # As the translator reads a line.
         kept, trained = find_kept(sentence.text), self._engine.trained_lines
-        text, casing = as_sentence(sentence.text, kept, tokenizer=loaded.source, language=source, trained=trained)
-        if casing == "capitals" and prefix and not prefix.isupper():
-            casing = None
-        elif casing == "capitals":
-            prefix = in_sentence_case(prefix, find_kept(prefix), tokenizer=loaded.target, language=target)
+        cased = as_sentence(sentence.text, kept, tokenizer=loaded.source, language=source, trained=trained)
+        (text, casing), prefix = cased_with_prefix(cased, prefix, tokenizer=loaded.target, language=target)
         self._check_fits_model("text", text, loaded.source)
         self._check_fits_model("prefix", prefix, loaded.target)
         direction = loaded.config.languages.find(source, target)
