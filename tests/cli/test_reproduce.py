@@ -15,7 +15,7 @@ import pytest
 
 from nmt_cli.artifacts.run import open_run
 from nmt_cli.cli.reproduce import Expected, experiments
-from nmt_cli.recipe.loading import load_recipe
+from nmt_cli.recipe.loading import load_recipe, packaged_folder
 from tests.forks import Forked, run_forked
 from tests.test_recipes import TABLE_3
 from tests.waiting import wait_until
@@ -106,6 +106,17 @@ def test_a_dry_run_prints_the_commands(
     train = next(line for line in printed if line.startswith("nmt train"))
     assert all(words in train for words in (*options, f"-o runs/{run}"))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_data_that_cannot_be_scored_is_refused_before_the_training(tmp_path: Path) -> None:
+    train = ["--train", str(packaged_folder() / "corpora/demo/train.tsv.zst"), "-l", "en-de", "--limit", "300"]
+    small = ["--valid-size", "5", "--set", "tokenizer.vocab_size=400", "--workers", "1"]
+    nmt("prepare", *train, *small, "-o", "data/demo", cwd=tmp_path)
+    for experiment, reason in (("base-en-de", "no test text"), ("base-en-fr", "en to fr")):
+        refused = nmt("reproduce", experiment, *_FOLDERS, cwd=tmp_path)
+        assert refused.returncode == 4
+        assert reason in refused.stderr
+    assert not (tmp_path / "runs").exists()
 
 
 def test_an_unknown_experiment_is_refused(tmp_path: Path) -> None:

@@ -64,6 +64,8 @@ def reproduce(
     """
     chosen = _plan(experiment, settings=settings or [], data=data, run=output)
     steps = _steps(chosen)
+    if data is not None and not dry_run:
+        _check_data(chosen)
     for number, step in enumerate(steps, start=1):
         if dry_run:
             typer.echo(step.command_line)
@@ -169,6 +171,19 @@ def _plan(experiment: str, *, settings: Sequence[str], data: Path | None, run: P
         run=run or Path("runs", named.recipe.name),
         expected=known[name],
     )
+
+
+def _check_data(plan: _Plan) -> None:
+    """DataError if data that the user names has other languages than the experiment, or no test text to score."""
+    from nmt_cli.dataset.data_manifest import read_manifest
+
+    manifest, (source, target) = read_manifest(plan.data), plan.languages
+    if str(manifest.languages) != f"{source}-{target}":
+        message = f"this data is {manifest.languages.title}, and the experiment is {source} to {target}"
+        raise DataError(message, where=str(plan.data), hint="give data of these languages")
+    if not {split for split, _ in plan.tests.values()} <= manifest.splits.keys():
+        hint = "prepare it again with --test FILE, or leave --data out"
+        raise DataError("this data has no test text, and the experiment scores it", where=str(plan.data), hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
