@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,6 +18,7 @@ from torch import distributed as dist
 
 from nmt_cli.dataset.prepared_data import open_prepared
 from nmt_cli.model import attention, dropout
+from nmt_cli.training.data_order import PlannedUpdate
 from nmt_cli.training.ranks.ranks import Ranks, join_ranks
 from nmt_cli.training.recorded_steps import RecordedSteps
 from nmt_cli.training.update import Updater
@@ -24,7 +26,6 @@ from tests.reference.varlen import register
 from tests.training.feeding import Feed, feed, take, taped
 
 NUM_UPDATES = 9
-"""The eighth and last update of an epoch is short."""
 
 
 @contextmanager
@@ -42,6 +43,13 @@ def with_recorder(updater: Updater, recorder: Callable[[Callable[[], None]], Cal
     """An updater that records as it would on a GPU."""
     updater._recorded = RecordedSteps(updater._step, recorder, num_sums=updater._num_sums)
     return updater
+
+
+def updates_of(given: Feed) -> Iterator[tuple[int, PlannedUpdate]]:
+    """The first updates with their numbers; the last but one is short and has no pairs for the second rank."""
+    for number, update in given.updates(NUM_UPDATES):
+        first, second = update.micro_batches
+        yield number, replace(update, micro_batches=[first, second[:0]]) if number == NUM_UPDATES - 1 else update
 
 
 def main() -> None:
@@ -84,7 +92,7 @@ def _train(given: Feed, ranks: Ranks, *, is_recorded: bool) -> dict[str, object]
 
     collectives, results = [], []
     with patch.object(dist, "all_reduce", counted):
-        for number, update in given.updates(NUM_UPDATES):
+        for number, update in updates_of(given):
             calls.clear()
             mine = [
                 (index, rows) for index, rows in enumerate(update.micro_batches) if index % ranks.size == ranks.rank

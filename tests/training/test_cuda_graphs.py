@@ -19,7 +19,7 @@ from nmt_cli.model.packing import pack
 from nmt_cli.training.recorded_steps import RecordedSteps
 from nmt_cli.training.update import Updater
 from tests.training.feeding import Feed, feed, taped
-from tests.training.replaying_ranks import NUM_UPDATES, like_a_gpu, with_recorder
+from tests.training.replaying_ranks import NUM_UPDATES, like_a_gpu, updates_of, with_recorder
 from tests.training.two_ranks import run_module
 
 CPU = torch.device("cpu")
@@ -69,7 +69,7 @@ def test_two_ranks_replay_a_micro_batch_each_and_sum_to_what_one_rank_has(
 ) -> None:
     given = feed(prepared)
     alone = given.updater("bf16")
-    results = [given.give(alone, number, update) for number, update in given.updates(NUM_UPDATES)]
+    results = [given.give(alone, number, update) for number, update in updates_of(given)]
     assert of_two["replayed"]["replayed"] == NUM_UPDATES
     for found in of_two.values():
         # Two float32 summands commute: not a bit may differ.
