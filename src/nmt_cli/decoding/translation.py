@@ -87,36 +87,35 @@ class SplitLine:
 
     def _join_parts(self, translations: Sequence[Translation]) -> Translation:
         """The line's translation, made of one translation of each part."""
-        source = text = ""
-        word_scores: list[float] = []
-        end_score = 0.0
-        links: list[Link] = []
-        gaps = self.split.target_gaps([part.text for part in translations], self.languages, keeps_breaks=False)
-        for index, (sentence, part) in enumerate(zip(self.split.sentences, translations, strict=True)):
-            source += self.split.gaps[index]
-            text += gaps[index] if index else ""
-            links += [link.shifted(len(source), len(text)) for link in part.links]
-            # A part may begin inside of a word of the translation.
-            splits_word = bool(text and part.text) and not (text[-1].isspace() or part.text[0].isspace())
-            num_words = len(part.text.split())
-            scores = list(part.word_log_probs[:num_words])
-            end_score += sum(part.word_log_probs[num_words:])
-            if splits_word and word_scores and scores:
-                word_scores[-1] += scores.pop(0)
-            word_scores += scores
-            source += sentence
-            text += part.text
+        texts, links_of_parts = [part.text for part in translations], [part.links for part in translations]
+        text, links = self.split.joined(texts, links_of_parts, self.languages, keeps_breaks=False)
         has_word_scores = any(part.word_log_probs for part in translations)
         return Translation(
             text,
             sum(part.score for part in translations),
             sum(part.log_prob for part in translations),
             sum(part.num_pieces for part in translations),
-            word_log_probs=(*word_scores, end_score) if has_word_scores else (),
+            word_log_probs=_joined_scores(text, translations) if has_word_scores else (),
             links=tuple(links),
-            alignment=tuple(word_alignment(links, source, text)),
+            alignment=tuple(word_alignment(links, self.split.text, text)),
             unmet_terms=tuple(term for part in translations for term in part.unmet_terms),
         )
+
+
+def _joined_scores(text: str, parts: Sequence[Translation]) -> tuple[float, ...]:
+    """The scores of the words of a text that is made of parts, and of its end; a part may begin inside of a word."""
+    scores: list[float] = []
+    end_score, position = 0.0, 0
+    for part in parts:
+        num_words = len(part.text.split())
+        own = list(part.word_log_probs[:num_words])
+        end_score += sum(part.word_log_probs[num_words:])
+        position = text.index(part.text, position)
+        if own and scores and not (text[position - 1].isspace() or part.text[0].isspace()):
+            scores[-1] += own.pop(0)
+        scores += own
+        position += len(part.text)
+    return (*scores, end_score)
 
 
 def copied(text: str, kept: Sequence[Range], *, details: Details) -> Translation:

@@ -16,7 +16,7 @@ from nmt_cli.documents.markup import MarkupDocument, parse_markup, write_plain
 from nmt_cli.documents.markup_tokens import MarkupRules
 from nmt_cli.documents.parts import Block
 from nmt_cli.recipe.schema import LanguagePair
-from nmt_cli.tokenization.pieces import Link, Range
+from nmt_cli.tokenization.pieces import Range
 from nmt_cli.tokenization.sentence_splitting import split_line
 from nmt_cli.tokenization.split_text import SplitText, by_rank
 from nmt_cli.tokenization.white_space import is_blank
@@ -91,14 +91,8 @@ class SplitBlock:
         """The block made of a worker's answer for each sentence, with its marks on the words that translate theirs."""
         if not answers:
             return self.block
-        gaps = self.split.target_gaps([answer["text"] for answer in answers], languages, keeps_breaks=True)
-        source_length, text = len(gaps[0]), gaps[0]
-        links: list[Link] = []
-        for index, answer in enumerate(answers):
-            links += [link.shifted(source_length, len(text)) for link in answer["links"]]
-            source_length += len(self.split.sentences[index]) + len(self.split.gaps[index + 1])
-            text += answer["text"] + gaps[index + 1]
-        return self.block.translated(text, links)
+        texts, links = [answer["text"] for answer in answers], [answer["links"] for answer in answers]
+        return self.block.translated(*self.split.joined(texts, links, languages, keeps_breaks=True))
 
 
 Rounded = Annotated[float, PlainSerializer(partial(round, ndigits=6), return_type=float)]

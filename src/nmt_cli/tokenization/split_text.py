@@ -6,12 +6,13 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import itemgetter
 from typing import Final, Self, TypeVar
 
 from nmt_cli.languages import is_without_spaces, script_of
 from nmt_cli.recipe.schema import LanguagePair
-from nmt_cli.tokenization.pieces import Range
+from nmt_cli.tokenization.pieces import Link, Range
 from nmt_cli.tokenization.white_space import is_blank
 
 CLOSING: Final = "\"'”’“‘»)\\]"
@@ -47,10 +48,34 @@ class SplitText:
                 gaps.append(after)
         return cls(sentences, gaps)
 
-    def join(self, translations: Sequence[str], languages: LanguagePair) -> str:
-        """The text with each sentence replaced by its translation, and its line breaks."""
-        gaps = self.target_gaps(translations, languages, keeps_breaks=True)
-        return gaps[0] + "".join(text for pair in zip(translations, gaps[1:], strict=True) for text in pair)
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        return "".join(chain(self.gaps[:1], *zip(self.sentences, self.gaps[1:], strict=True)))
+
+    def joined(
+        self,
+        translations: Sequence[str],
+        links: Iterable[Iterable[Link]],
+        languages: LanguagePair,
+        *,
+        keeps_breaks: bool,
+    ) -> tuple[str, list[Link]]:
+        """The text of the translations of its sentences, and its links; `links` has those of each translation.
+
+        The gaps are as the target language is written: Chinese and Japanese sentences follow without a space. If the
+        source has no space after a sentence and the target needs one, it gets one. Unless line breaks are kept, a gap
+        between two translations is a space or nothing, and there is none around them.
+        """
+        gaps = self._target_gaps(translations, languages, keeps_breaks=keeps_breaks)
+        source_length, text = len(self.gaps[0]), gaps[0]
+        moved: list[Link] = []
+        parts = zip(self.sentences, self.gaps[1:], translations, gaps[1:], links, strict=True)
+        for sentence, source_gap, translation, gap, own in parts:
+            moved += [link.shifted(source_length, len(text)) for link in own]
+            source_length += len(sentence) + len(source_gap)
+            text += translation + gap
+        return text, moved
 
     def ranges_by_sentence(self, ranges: Sequence[Range]) -> list[list[Range]]:
         """Ranges of characters of the text, in order, as ranges of each sentence; one across an end is cut there."""
@@ -66,13 +91,8 @@ class SplitText:
             start = end
         return found
 
-    def target_gaps(self, translations: Sequence[str], languages: LanguagePair, *, keeps_breaks: bool) -> list[str]:
-        """The gaps as the target language is written: Chinese and Japanese sentences follow without a space.
-
-        If the source has no space after a sentence and the target needs one, it gets one. Unless line breaks are kept,
-        a gap between two translations is a space or nothing.
-        """
-        gaps = list(self.gaps)
+    def _target_gaps(self, translations: Sequence[str], languages: LanguagePair, *, keeps_breaks: bool) -> list[str]:
+        gaps = list(self.gaps) if keeps_breaks else ["", *self.gaps[1:-1], ""]
         for index in range(1, len(self.sentences)):
             sentence, next_sentence = self.sentences[index - 1 : index + 1]
             if self.gaps[index] or has_letters(next_sentence):  # an emoji can follow without a space in any language
