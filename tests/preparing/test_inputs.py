@@ -215,15 +215,16 @@ TALKS = """\
     ],
 )
 def test_sentences_are_taken_out_of_markup(tmp_path: Path, markup: str, text: str, lines: list[str]) -> None:
-    pack(tmp_path / "a.tgz", {"t/a.en": text.encode(), "t/a.de": text.upper().replace("SEG", "seg").encode()})
-    for code in ("en", "de"):
-        (tmp_path / f"b.{code}.sgm").write_text(text)
+    sides = {"en": text, "de": text.replace("A ", "Ein ")}
+    pack(tmp_path / "a.tgz", {f"t/a.{code}": side.encode() for code, side in sides.items()})
+    for code, side in sides.items():
+        (tmp_path / f"b.{code}.sgm").write_text(side)
     found = fetched(
         tmp_path,
         f"kind: text, source: b.en.sgm, target: b.de.sgm, markup: {markup}",
-        f"kind: archive, file: a.tgz, source: t/a.en, target: t/a.en, markup: {markup}",
+        f"kind: archive, file: a.tgz, source: t/a.en, target: t/a.de, markup: {markup}",
     )
-    assert pairs_of(found) == [(line, line) for line in lines] * 2
+    assert pairs_of(found) == [(line, line.replace("A ", "Ein ")) for line in lines] * 2
 
 
 def test_spaces_of_segments_are_those_that_sacrebleu_makes(tmp_path: Path) -> None:
