@@ -153,12 +153,6 @@ def test_the_next_command_has_a_recipe_that_fits_the_data_and_can_be_pasted(
         assert others == []
 
 
-def test_the_next_command_for_separate_vocabularies_ties_what_can_be_tied() -> None:
-    report = {"name": "mine", "unique_pairs": 10, "vocabulary": {"shared": False}}
-    (line,) = _next_lines(report, Path("d"), model=None)
-    assert line == "next:   nmt train small --data d --set model.tying=target"
-
-
 @pytest.mark.parametrize(("mark", "is_told"), [("run.json", True), ("config.yaml", True), ("train.bin", False)])
 def test_data_with_the_vocabulary_of_a_model_can_go_on_from_its_weights(
     tmp_path: Path, mark: str, is_told: bool
@@ -173,16 +167,6 @@ def test_data_with_the_vocabulary_of_a_model_can_go_on_from_its_weights(
     tuning = f"nmt train small --data d --init-from {tmp_path}/m --set training.schedule="
     assert line.startswith(f"next:   {tuning}'{{name: inverse_sqrt, peak: 1e-4" if is_told else f"next:   {anew}")
     assert find_vocabulary(small_corpus(tmp_path)).model is None
-
-
-def test_a_dry_run_of_wmt14_names_what_would_be_read(
-    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    prepare("wmt14-en-de", dry_run=True)
-    assert yaml.safe_load(capsys.readouterr().out)["tokenizer"]["vocab_size"] == 37_000
-    assert "input:  train: wmt/wmt14 on the hub, de-en, train" in caplog.messages
-    assert "output: data/wmt14-en-de" in caplog.messages
 
 
 def test_overlap_is_told_and_control_characters_do_not_reach_the_terminal(

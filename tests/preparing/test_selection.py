@@ -17,7 +17,6 @@ from nmt_cli.preparing.cleaning.selection import first_occurrences, source_and_p
 from nmt_cli.preparing.corpus_loading import load_corpus
 from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.pipeline import PreparationResult
-from nmt_cli.preparing.sources.jsonl_parquet import read_jsonl
 from tests.preparing.corpus_files import Pairs, corpus_of, invented_pairs, run, silent, training_pairs, write_prefix
 
 TRAINING = invented_pairs(420, seed=9)
@@ -222,27 +221,6 @@ def test_a_few_malformed_records_are_mistakes_of_the_file(tmp_path: Path) -> Non
 def test_sources_behind_the_limit_are_not_told_of(tmp_path: Path) -> None:
     train = "{kind: text, prefix: train}, {kind: jsonl, file: x.jsonl}"
     assert prepare(tmp_path, train, "limit=300").report["warnings"] == []
-
-
-@pytest.mark.parametrize(
-    ("line", "there"),
-    [
-        ('{"en": "a", "de": ["b"]}', "has 'en'"),
-        ('["a", "b"]', "has no text"),
-        (
-            json.dumps({f"k{number}": "" for number in range(9)}),
-            "has 'k0', 'k1', 'k2', 'k3', 'k4', 'k5', 'k6', 'k7', ...",
-        ),
-    ],
-)
-def test_records_without_the_keys_are_answered_with_those_that_they_have(tmp_path: Path, line: str, there: str) -> None:
-    (tmp_path / "y.jsonl").write_text(line)
-    (parsed,) = read_jsonl(tmp_path / "y.jsonl", ("en", "de"))
-    assert parsed.malformed == {0: line}
-    assert parsed.problem == (
-        f"text is looked for under the keys en and de, and that line {there}: "
-        "name the two keys: --columns SOURCE,TARGET"
-    )
 
 
 def test_a_line_of_jsonl_that_is_cut_is_called_so(tmp_path: Path) -> None:
