@@ -1,5 +1,6 @@
 # The command `nmt`. PyPI's torch brings its own CUDA libraries, so a GPU needs no other base image:
 #   docker build -t nmt .
+#   docker build -t nmt --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cpu .   # for CPUs alone: far smaller
 #   docker run --rm --init -v "$PWD:/workspace" -v nmt-cache:/cache nmt prepare multi30k-en-de
 #   docker run --rm --init --gpus all --ipc=host -v "$PWD:/workspace" --entrypoint torchrun nmt \
 #     --standalone --nproc-per-node=8 -m nmt_cli train big
@@ -12,10 +13,11 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_NO_CACHE_DIR=1
 WORKDIR /source
 COPY constraints.txt ./
+ARG TORCH_INDEX
 # torch is most of the download: a layer of its own, kept when anything else changes. The build tool stays out of /opt/nmt.
 RUN pip install -c constraints.txt hatchling \
     && python -m venv /opt/nmt \
-    && /opt/nmt/bin/pip install -c constraints.txt torch
+    && /opt/nmt/bin/pip install -c constraints.txt ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch
 COPY pyproject.toml ./
 # The extras are what `nmt serve` and its quick engine need.
 RUN python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; more = p["optional-dependencies"]; \

@@ -44,7 +44,12 @@ def run(tmp_path: Path) -> Path:
         ("average x --last 0", "--last is '0', but should be greater than or equal to 1", "--last", "nmt average"),
         ("decode --format xml", "--format: 'xml' is not one of 'text', 'tsv', 'jsonl'", "--format", "nmt decode"),
         ("decode --bem 4", "nmt decode has no option --bem", "--bem", "did you mean --beam? nmt decode --help lists"),
-        ("decode --lenpen 0.6", "nmt decode has no option --lenpen", "--lenpen", "here it is --length-penalty; docs/"),
+        (
+            "decode --lenpen 0.6",
+            "nmt decode has no option --lenpen",
+            "--lenpen",
+            "here it is --length-penalty-form length --length-penalty; docs/",
+        ),
         (
             "train demo --vocab-size 8000",
             "nmt train has no option --vocab-size",

@@ -154,6 +154,7 @@ def test_one_matrix_for_two_vocabularies(recipe_folder: Path, nmt: Shell) -> Non
         f"at:    {data.directory.relative_to(recipe_folder)}",
         "fix:   --set model.tying=target, or prepare the data with one shared vocabulary",
     ]
+    assert nmt("train", "tiny.yaml", *SHORT, "--dry-run").stderr == outcome.stderr
     assert nmt("train", "tiny.yaml", *SHORT, "--set", "model.tying=target").code == 0
 
 

@@ -41,7 +41,7 @@ def refuse(text: str) -> RecipeError:
         (
             "training: {lr: 5e-4}",
             "unknown key 'training.lr'",
-            "here it is training.schedule; docs/how-to/other-toolkits.md has the others",
+            "here it is training.schedule; docs/how-to/other-toolkits.md has more",
         ),
         (
             "tokenizer: {vocab_size: 8000}",

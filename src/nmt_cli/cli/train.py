@@ -40,7 +40,10 @@ def train(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="DIR", help="Folder to write; else runs/NAME, by data, recipe and --init-from."
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Folder to write; else runs/NAME, from RECIPE, --data and --init-from.",
         ),
     ] = None,
     settings: Annotated[

@@ -131,7 +131,11 @@ class Reused:
             if missing := [symbol for symbol in dict.fromkeys(symbols) if symbol not in pieces]:
                 places = self.place if isinstance(self.place, tuple) else (self.place,)
                 place = " and ".join(dict.fromkeys(map(str, places)))
-                raise _unsuitable_error(f"the vocabulary of {place} has no symbol {', '.join(missing)}")
+                message = f"the vocabulary of {place} has no symbol {', '.join(missing)}"
+                if set(missing) <= set(self.tags):
+                    hint = "leave out `tags` and `synthetic` of the sources: a finished vocabulary takes no new symbols"
+                    raise DataError(message, where="tokenizer.taken_from", hint=hint)
+                raise _unsuitable_error(message)
         return found
 
     def fingerprint(self, text: str) -> str:

@@ -21,7 +21,7 @@ _FOREIGN_NAMES: Mapping[str, str] = {
     "nmt train RECIPE": "arch",
     "--beam": "beam_size num_beams",
     "--languages": "source_lang",
-    "--length-penalty": "lenpen",
+    "--length-penalty-form length --length-penalty": "lenpen",
     "--max-extra-tokens": "max_len_b",
     "--model": "path",
     "--nbest": "n_best",
@@ -60,7 +60,7 @@ def answer_to_key(name: str) -> str | None:
     own_name = _own_name(name)
     if own_name is None or "." not in own_name:
         return None
-    return f"here it is {own_name.partition('=')[0] if _is_key(own_name) else own_name}; {PAGE} has the others"
+    return f"here it is {own_name.partition('=')[0] if _is_key(own_name) else own_name}; {PAGE} has more"
 
 
 def answer_to_argument(name: str, *, options: Collection[str] = ()) -> str | None:
@@ -76,7 +76,7 @@ def answer_to_argument(name: str, *, options: Collection[str] = ()) -> str | Non
         typed = f"--set {own_name}" if "=" in own_name else f"--set {own_name}=VALUE"
     if typed.startswith("--") and typed.split()[0] not in options:
         return None
-    return f"here it is {typed}; {PAGE} has the others"
+    return f"here it is {typed}; {PAGE} has more"
 
 
 def _is_key(own_name: str) -> bool:

@@ -99,13 +99,8 @@ def build_model(recipe: Recipe, data: PreparedData) -> Transformer:
 
     Raises RecipeError if they do not fit, and DeviceError if the memory does not hold the weights.
     """
+    check_tying(data, recipe)
     tokenizers = data.manifest.tokenizers
-    if recipe.model.ties.source and not _is_one_vocabulary(data):
-        raise RecipeError(
-            "model.tying is all, but the prepared data has a vocabulary for each language",
-            where=str(data.directory),
-            hint="--set model.tying=target, or prepare the data with one shared vocabulary",
-        )
     sizes = {"source_vocab": tokenizers.source.vocab_size, "target_vocab": tokenizers.target.vocab_size}
     parameters, free = num_parameters(recipe.model, **sizes), free_cpu_bytes() / 1e9
     if (needed := 4 * parameters / 1e9) > free:
@@ -116,6 +111,16 @@ def build_model(recipe: Recipe, data: PreparedData) -> Transformer:
         )
     torch.manual_seed(recipe.training.seed)
     return Transformer(recipe.model, **sizes)
+
+
+def check_tying(data: PreparedData, recipe: Recipe) -> None:
+    """Raise RecipeError if the recipe ties the embeddings of two vocabularies."""
+    if recipe.model.ties.source and not _is_one_vocabulary(data):
+        raise RecipeError(
+            "model.tying is all, but the prepared data has a vocabulary for each language",
+            where=str(data.directory),
+            hint="--set model.tying=target, or prepare the data with one shared vocabulary",
+        )
 
 
 def _is_one_vocabulary(data: PreparedData) -> bool:

@@ -239,6 +239,9 @@ def _describe_needs(recipe: Recipe, inputs: RunInputs, *, device: str, world_siz
 
 def _describe_epoch(recipe: Recipe, data: PreparedData) -> Iterator[str]:
     """Lines on the updates of an epoch, and on the cost of sampled pieces."""
+    from nmt_cli.training.initial_weights import check_tying
+
+    check_tying(data, recipe)
     counts = data.manifest.splits["train"]
     check_sampling(data, recipe.tokenizer)
     check_alignments(data, recipe)

@@ -120,7 +120,7 @@ def decode(
     ] = None,
     stop_loops: Annotated[
         bool | None,
-        _search_option("--stop-loops", help="Nothing is repeated again and again, unless the source repeats it."),
+        _search_option("--stop-loops", help="Search again if a translation repeats itself and its source does not."),
     ] = None,
     split_sentences: Annotated[
         str | None,
