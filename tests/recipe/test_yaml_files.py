@@ -173,6 +173,13 @@ def test_characters_that_yaml_forbids_are_refused() -> None:
         parse_document("a: 1\nb: \x07", source="f.yaml")
 
 
+def test_a_yaml_bomb_is_refused() -> None:
+    lists = "\n".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9 if n else ['ha'] * 9)}]" for n in range(9))
+    for bomb in (lists, "a: " + "[" * 20_000):
+        with pytest.raises(RecipeError, match="there are more than 100,000 values"):
+            parse_document(bomb, source="f.yaml")
+
+
 @pytest.mark.parametrize("text", ["[1, 2]", "just text", "8"])
 def test_a_document_that_is_no_mapping_is_refused(text: str) -> None:
     with pytest.raises(RecipeError, match="a mapping of keys to values is expected") as caught:

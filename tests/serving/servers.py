@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,10 +27,12 @@ from nmt_cli.serving.worker_pool import ModelSettings
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from tests.artifacts.builders import save_tiny, spm_bytes, tiny_model, tiny_recipe
 from tests.forks import Forked
-from tests.waiting import wait_until
+from tests.waiting import children, wait_until
 
 _READY = re.compile(r"ready: (?:http://[\w.]+:(\d+)|unix:)")
 _SECONDS = 300
+FORM = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data; boundary=xyz"
 MODEL_SETTINGS = ModelSettings(
     engine=EngineSettings("torch", "cpu", "fp32", 1),
     workers=1,
@@ -48,7 +50,7 @@ THREE = Directions(
 )
 
 
-def asked(text: str, source: str = "en", target: str = "de") -> AskedSentence:
+def asked_sentence(text: str, source: str = "en", target: str = "de") -> AskedSentence:
     return AskedSentence(text, (source, target))
 
 
@@ -121,6 +123,15 @@ class Answer:
     @property
     def json(self) -> Any:
         return json.loads(self.body)
+
+
+def form_body(fields: Iterable[tuple[str, str]], *, file: tuple[str, bytes] | None = None) -> bytes:
+    """A body of the type MULTIPART: fields, and a file by its name and content."""
+    parts = [(f'name="{name}"', text.encode()) for name, text in fields]
+    if file is not None:
+        parts.append((f'name="file"; filename="{file[0]}"', file[1]))
+    head = "--xyz\r\nContent-Disposition: form-data; "
+    return b"".join(f"{head}{name}\r\n\r\n".encode() + text + b"\r\n" for name, text in parts) + b"--xyz--\r\n"
 
 
 class Site:
@@ -196,11 +207,10 @@ class Server(Site):
 
     def worker_pids(self) -> list[int]:
         """The processes that hold models."""
-        found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, check=False)
-        return [int(word) for word in found.stdout.split()]
+        return sorted(children(self.process.pid))
 
     @contextmanager
-    def says(self, text: str) -> Iterator[None]:
+    def logging_text(self, text: str) -> Iterator[None]:
         """Wait, at the end of the block, for a text in the log that came since its beginning."""
         before = self.log.count(text)
         yield

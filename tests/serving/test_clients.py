@@ -13,7 +13,7 @@ from deep_translator import LibreTranslator
 from libretranslatepy import LibreTranslateAPI
 
 from nmt_cli.api import Translator
-from tests.serving.servers import Server
+from tests.serving.servers import FORM, MULTIPART, Server, form_body
 
 TEXT = "the old sea"
 
@@ -214,20 +214,13 @@ KEY_HINT = (
     " LibreTranslate's api_key or DeepL's auth_key"
 )
 DEEPL = {"text": TEXT, "source_lang": "EN", "target_lang": "DE"}
-FORM = "application/x-www-form-urlencoded"
-BOUNDARY = "multipart/form-data; boundary=xyz"
-
-
-def multipart(fields: dict[str, str]) -> bytes:
-    parts = [f'--xyz\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{v}\r\n' for k, v in fields.items()]
-    return "".join([*parts, "--xyz--\r\n"]).encode()
 
 
 def test_json_forms_and_query_strings_say_the_same(server: Server, expected: str) -> None:
     answers = [
         server.post("/translate", FIELDS),
         server.post("/translate", urlencode(FIELDS).encode(), Content_Type=FORM),
-        server.post("/translate", multipart(FIELDS), Content_Type=BOUNDARY),
+        server.post("/translate", form_body(FIELDS.items()), Content_Type=MULTIPART),
         server.post(f"/translate?{urlencode(FIELDS)}", b""),
         server.post(f"/translate?{urlencode(FIELDS | {'q': 'other'})}", {"q": TEXT}),
     ]

@@ -149,7 +149,7 @@ def test_nginx_loses_no_request_while_one_of_two_servers_has_no_model_and_then_e
         for path in ("/metrics", "/metrics/", "/%6Detrics"):
             assert [site.get(path).status, site.post(path, {}).status] == [404, 404]
             assert first.metric(others) == second.metric(others) == 0  # the proxy itself has answered
-        with under_load(site) as load, first.says("next try in"):
+        with under_load(site) as load, first.logging_text("next try in"):
             while len(load.answers) < 20:
                 time.sleep(0.05)
             (models[0] / "model.safetensors").unlink()

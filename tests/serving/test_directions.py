@@ -22,7 +22,7 @@ from nmt_cli.serving.router import ModelRouter
 from nmt_cli.serving.server_metrics import ServerMetrics
 from nmt_cli.serving.worker_model import AttentionTask, EngineSettings, NextWordsTask, SearchTask, WorkerModel
 from tests.forks import run_forked
-from tests.serving.servers import MODEL_SETTINGS, THREE, Server, asked, save_model, save_model_of
+from tests.serving.servers import MODEL_SETTINGS, THREE, Server, asked_sentence, save_model, save_model_of
 from tests.serving.test_clients import translate_text
 
 TEXT = {"en": "the old sea", "de": "das alte Meer", "it": "il vecchio mare"}
@@ -153,7 +153,8 @@ def test_a_model_of_several_directions_is_called_by_them(server: Server, three: 
 def test_a_batch_may_have_several_directions(three: Path, engine: str) -> None:
     pytest.importorskip(engine)
     model = WorkerModel(three, EngineSettings(engine, "cpu", "fp32", 1))
-    sentences = [asked("the old sea", "en", target) for target in ("de", "fr", "de")] + [asked("das Meer", "de", "en")]
+    sentences = [asked_sentence("the old sea", "en", target) for target in ("de", "fr", "de")]
+    sentences.append(asked_sentence("das Meer", "de", "en"))
     together = [answer["text"] for answer in model.answer(sentences, GREEDY)]
     assert together == [model.answer([sentence], GREEDY)[0]["text"] for sentence in sentences]
     assert together[0] == together[2] != together[1]
@@ -161,7 +162,7 @@ def test_a_batch_may_have_several_directions(three: Path, engine: str) -> None:
 
 def test_attention_and_next_words_are_of_the_direction(three: Path) -> None:
     model = WorkerModel(three, EngineSettings("torch", "cpu", "fp32", 1))
-    sentences = [asked("the old sea", "en", target) for target in ("de", "fr")]
+    sentences = [asked_sentence("the old sea", "en", target) for target in ("de", "fr")]
     maps = [json.loads(model.answer([one], AttentionTask("das Meer"))[0]["map"]) for one in sentences]
     assert [one["columns"][-4:] for one in maps] == [["the", "old", "sea", "</s>"]] * 2
     assert maps[0]["weights"] != maps[1]["weights"]
@@ -181,7 +182,7 @@ def test_symbols_take_the_room_of_pieces(three: Path, models: dict[str, Path]) -
     longest = longest[: len(longest) - (several.num_pieces(longest) - several.max_pieces)]
     assert several.num_pieces(longest) == several.max_pieces
     worker = WorkerModel(three, EngineSettings("torch", "cpu", "fp32", 1))
-    (answer,) = worker.answer([asked(longest)], GREEDY)
+    (answer,) = worker.answer([asked_sentence(longest)], GREEDY)
     (whole,) = Translator.from_pretrained(three, device="cpu").translate([longest], to="de", beam=1, max_extra_tokens=5)
     assert answer["text"] == whole.text
 

@@ -15,7 +15,7 @@ import deepl
 import pytest
 
 from nmt_cli.api import Translator
-from tests.serving.servers import Server
+from tests.serving.servers import FORM, Server
 from tests.serving.test_clients import translate_text
 
 _TAG = re.compile(r"<[^<>]*>")
@@ -164,7 +164,6 @@ def test_markup_that_is_wrong_or_huge_is_answered_and_stalls_nobody(server: Serv
         assert sorted(_TAG.findall(answer.json["translatedText"])) == sorted(_TAG.findall(text))
 
 
-FORM = "application/x-www-form-urlencoded"
 MASTODON = (
     '<p><span class="h-card" translate="no"><a href="https://example.org/@tom" class="u-url mention">'
     "@<span>tom</span></a></span> the old sea<br />a house "

@@ -42,7 +42,7 @@ def text_of(server: Server) -> str:
 
 def test_a_new_model_is_swapped_in_under_load_and_no_request_fails(operated: Server, model: Path) -> None:
     before = text_of(operated)
-    with under_load(operated) as load, operated.says("is loaded in its place"):
+    with under_load(operated) as load, operated.logging_text("is loaded in its place"):
         save_model(model, "en", "de", seed=4, overwrite=True)
         operated.process.send_signal(signal.SIGHUP)
     assert ({answer.status for answer in load.answers}, load.refused) == ({200}, 0)
@@ -73,7 +73,7 @@ def test_a_server_ends_with_its_terminal(model: Path) -> None:
 
 def test_a_model_that_has_not_changed_is_not_loaded_again(operated: Server) -> None:
     workers = operated.worker_pids()
-    with operated.says(" has not changed"):
+    with operated.logging_text(" has not changed"):
         operated.process.send_signal(signal.SIGHUP)
     assert operated.worker_pids() == workers
 
@@ -81,27 +81,9 @@ def test_a_model_that_has_not_changed_is_not_loaded_again(operated: Server) -> N
 def test_a_broken_model_is_not_swapped_in(operated: Server, model: Path) -> None:
     before = text_of(operated)
     (model / "model.safetensors").rename(model / "kept")
-    with operated.says("the old model stays: "):
+    with operated.logging_text("the old model stays: "):
         operated.process.send_signal(signal.SIGHUP)
     (model / "kept").rename(model / "model.safetensors")
-    assert text_of(operated) == before
-    assert operated.get("/ready").status == 200
-
-
-def test_a_yaml_bomb_is_not_swapped_in_and_nobody_waits_for_it(operated: Server, model: Path) -> None:
-    before, config = text_of(operated), model / "config.yaml"
-    lists = [f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9 if n else ['ha'] * 9)}]" for n in range(9)]
-    config.rename(model / "kept")
-    told = "the old model stays: there are more than 100,000 values"
-    for number, bomb in enumerate(("\n".join(lists), "a: " + "[" * 20_000), 1):
-        config.write_text(bomb)
-        operated.process.send_signal(signal.SIGHUP)
-        while operated.log.count(told) < number:
-            asked = time.monotonic()
-            assert operated.get("/health").status == 200
-            assert time.monotonic() - asked < 20
-            assert "Traceback" not in operated.log
-    (model / "kept").rename(config)
     assert text_of(operated) == before
     assert operated.get("/ready").status == 200
 
@@ -119,8 +101,8 @@ def test_keys_are_revoked_by_sighup_and_a_wrong_file_changes_nothing(strict: Ser
             (keys, "3 keys are read from ", 200),
         ):
             file.write_text(text)
-            with strict.says("the old model stays: "):
-                with strict.says(told):
+            with strict.logging_text("the old model stays: "):
+                with strict.logging_text(told):
                     strict.process.send_signal(signal.SIGHUP)
                 assert strict.post("/v1/translate", asked, X_API_Key="alice-secret-key").status == status
     finally:
@@ -130,10 +112,10 @@ def test_keys_are_revoked_by_sighup_and_a_wrong_file_changes_nothing(strict: Ser
 
 def test_a_dead_worker_is_replaced_and_its_sentences_are_translated(operated: Server) -> None:
     restarts = operated.metric('nmt_worker_restarts_total{model="en-de"}')
-    with under_load(operated) as load, operated.says("a new worker serves en-de"):
+    with under_load(operated) as load, operated.logging_text("a new worker serves en-de"):
         time.sleep(0.2)
         (worker,) = operated.worker_pids()
-        with operated.says("a worker of en-de is replaced: a worker process was killed (SIGKILL)"):
+        with operated.logging_text("a worker of en-de is replaced: a worker process was killed (SIGKILL)"):
             os.kill(worker, signal.SIGKILL)
         assert operated.get("/ready").status == 503
     assert ({answer.status for answer in load.answers}, load.refused) == ({200}, 0)
@@ -217,11 +199,11 @@ def test_systemd_is_told_when_a_quiet_server_is_ready_and_when_it_ends(
 
 
 def test_a_request_has_an_id_in_its_answer_and_in_its_lines_of_the_log(server: Server) -> None:
-    with server.says('"request_id": "trace/7-b", "event": "request"'):
+    with server.logging_text('"request_id": "trace/7-b", "event": "request"'):
         given = server.post("/v1/translate", {"text": "sea", "source": "en"}, X_Request_ID="trace/7-b")
     assert given.headers["x-request-id"] == "trace/7-b"
     assert [event["endpoint"] for event in server.events if event.get("request_id") == "trace/7-b"] == ["/v1/translate"]
-    with server.says('"endpoint": "/v1/models"'):
+    with server.logging_text('"endpoint": "/v1/models"'):
         made = [server.get("/nothing", X_Request_ID=wrong).headers["x-request-id"] for wrong in ("a b", "x" * 129, "")]
         server.get("/v1/models")  # its line comes last
     assert len(set(made)) == 3

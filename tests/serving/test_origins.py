@@ -96,11 +96,11 @@ def test_only_its_own_pages_and_pages_of_named_sites_may_ask_for_work(sent: dict
 
 def test_a_running_server_refuses_foreign_names_and_pages_and_counts_them(server: Server) -> None:
     before = server.metric('nmt_requests_total{code="403",endpoint="other"}')
-    with server.says('"reason": "the server does not answer as evil.example"'):
+    with server.logging_text('"reason": "the server does not answer as evil.example"'):
         renamed = server.get("/v1/models", Host="evil.example")
     assert renamed.status == 403
     assert renamed.json["error"]["message"] == "the server does not answer as evil.example"
-    with server.says('"reason": "a page of https://evil.example may not call the server"'):
+    with server.logging_text('"reason": "a page of https://evil.example may not call the server"'):
         foreign = server.post("/translate", b"q=sea&source=en&target=de", Origin="https://evil.example")
     assert foreign.status == 403
     assert foreign.json == {
@@ -121,7 +121,7 @@ def test_browsers_questions_are_answered_and_count_as_no_request(server: Server,
     }
     answers = {}
     for one in (strict, server):
-        with one.says('"endpoint": "/v1/models"'):
+        with one.logging_text('"endpoint": "/v1/models"'):
             answers[one] = one.ask("OPTIONS", "/translate", headers=headers)
             one.get("/v1/models")  # its line comes last
         assert "preflight" not in one.log
@@ -184,7 +184,7 @@ def test_a_page_of_another_site_gets_nothing_done_in_a_browser(
 ) -> None:
     tokens = 'nmt_tokens_total{model="en-de",side="source"}'
     before = server.metric(tokens)
-    with server.says('"endpoint": "/ready"'):
+    with server.logging_text('"endpoint": "/ready"'):
         browser.open(foreign_page)
         send = f"fetch('{server.url}/translate', {{method: 'POST', mode: 'no-cors', body: {FORM}}})"
         assert browser.run(f"{send}.then(answer => answer.type)") == "opaque"

@@ -13,7 +13,7 @@ from nmt_cli.serving.queue import BatchQueue, QueuedSentence
 from nmt_cli.serving.request_errors import RequestError
 from nmt_cli.serving.server_metrics import ServerMetrics
 from nmt_cli.serving.worker_model import AttentionTask, SearchTask, SentenceTask
-from tests.serving.servers import asked
+from tests.serving.servers import asked_sentence
 
 pytestmark = pytest.mark.anyio
 SEARCH = SearchTask(beam=2, nbest=1, length_penalty=0.6, max_extra_tokens=50, prefix="")
@@ -28,7 +28,7 @@ def batch_queue(*, max_tokens: int = 100, max_wait: float = 0.0, max_sentences: 
 
 
 def sentence(tokens: int, task: SentenceTask = SEARCH, *, client: str = "one") -> QueuedSentence:
-    return QueuedSentence(asked(f"{tokens}"), tokens, task, client, asyncio.get_running_loop().create_future())
+    return QueuedSentence(asked_sentence(f"{tokens}"), tokens, task, client, asyncio.get_running_loop().create_future())
 
 
 def sentences(number: int, *, client: str = "one") -> list[QueuedSentence]:
@@ -72,7 +72,7 @@ def later(act: Callable[[], None]) -> None:
 
 async def test_sentences_of_several_directions_share_a_batch() -> None:
     queue = batch_queue()
-    queue.submit([replace(sentence(5), sentence=asked("5", "en", target)) for target in ("de", "fr", "de")])
+    queue.submit([replace(sentence(5), sentence=asked_sentence("5", "en", target)) for target in ("de", "fr", "de")])
     (batch,) = await take(queue, 1)
     assert [one.sentence.pair[1] for one in batch] == ["de", "fr", "de"]
 

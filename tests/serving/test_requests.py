@@ -10,7 +10,7 @@ import zlib
 
 import pytest
 
-from tests.serving.servers import Server
+from tests.serving.servers import MULTIPART, Server, form_body
 
 DEEP = b'{"q":' + b"[" * 80_000 + b"]" * 80_000 + b"}"
 JSON = {"Content-Type": "application/json"}
@@ -110,9 +110,7 @@ def test_a_multipart_form_has_room_for_all_texts_and_no_thousands_of_fields(serv
     answers = []
     for number in (200, 251):
         fields = [("text", "sea"), *[("more", "x")] * (number - 2), ("target_lang", "DE")]
-        parts = [f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{text}\r\n' for name, text in fields]
-        body = "".join([*parts, "--x--\r\n"]).encode()
-        answers.append(server.post("/v2/translate", body, Content_Type="multipart/form-data; boundary=x"))
+        answers.append(server.post("/v2/translate", form_body(fields), Content_Type=MULTIPART))
     assert [answer.status for answer in answers] == [200, 413]
     assert answers[1].json["message"] == "the form has more than 250 fields (send fewer)"
 

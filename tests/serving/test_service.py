@@ -28,7 +28,7 @@ from nmt_cli.serving.server_metrics import ServerMetrics
 from nmt_cli.serving.service import Service
 from nmt_cli.serving.worker_model import NextWordsTask, SearchTask
 from nmt_cli.serving.worker_pool import WorkerPool
-from tests.serving.servers import MODEL_SETTINGS, asked, save_model
+from tests.serving.servers import MODEL_SETTINGS, asked_sentence, save_model
 
 pytestmark = pytest.mark.anyio
 SEARCH = SearchTask(beam=2, nbest=2, length_penalty=0.6, max_extra_tokens=5, prefix="")
@@ -38,7 +38,7 @@ LIMITS = RequestLimits(
 
 
 def queued_sentence(*, tokens: int) -> QueuedSentence:
-    return QueuedSentence(asked("the sea"), tokens, SEARCH, "one", asyncio.get_running_loop().create_future())
+    return QueuedSentence(asked_sentence("the sea"), tokens, SEARCH, "one", asyncio.get_running_loop().create_future())
 
 
 async def test_a_text_that_takes_too_long_or_has_no_client_leaves_the_queue(

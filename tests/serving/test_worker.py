@@ -32,7 +32,7 @@ from nmt_cli.serving.worker_model import (
 )
 from nmt_cli.serving.worker_process import WorkerFailed, WorkerProcess
 from tests.artifacts.builders import EN_DE
-from tests.serving.servers import asked, save_model
+from tests.serving.servers import asked_sentence, save_model
 
 pytestmark = pytest.mark.anyio
 TWO_BEST = SearchTask(beam=2, nbest=2, length_penalty=0.6, max_extra_tokens=5, prefix="")
@@ -57,10 +57,10 @@ def test_either_engine_answers_as_decode_does(models: dict[str, Path], engine: E
     model = WorkerModel(models["en-de"], engine)
     translator = Translator.from_pretrained(models["en-de"], engine=engine.name, device="cpu", precision="fp32")
     expected = translator.translate(lines, nbest=2, length_penalty=0.6, stop_loops=True)
-    found = model.answer([*map(asked, lines)], TWO_BEST)
+    found = model.answer([*map(asked_sentence, lines)], TWO_BEST)
     assert [one["text"] for one in found] == [one.text for one in expected]
     assert [one["alternatives"][0]["text"] for one in found] == [one.alternatives[0].text for one in expected]
-    attended = json.loads(model.answer([asked("the sea")], AttentionTask("das Meer"))[0]["map"])
+    attended = json.loads(model.answer([asked_sentence("the sea")], AttentionTask("das Meer"))[0]["map"])
     assert attended["rows"] == ["das", "Meer", "</s>"]
     device = torch.device("cpu")
     loaded = model_directory.load_model(models["en-de"], device=device, dtype=torch.float32)
@@ -81,7 +81,7 @@ def test_a_text_too_long_for_the_model_is_refused_by_its_field(
     model: WorkerModel, line: str, task: SentenceTask, name: str
 ) -> None:
     with pytest.raises(DataError, match=f"the {name} has 80 pieces, and the model takes 63") as error:
-        model.answer([asked(line)], task)
+        model.answer([asked_sentence(line)], task)
     assert (error.value.where, error.value.hint) == (name, "give a shorter one")
 
 
@@ -100,7 +100,7 @@ def test_no_error_names_an_option_of_the_command_line(
 
     monkeypatch.setattr(LineTranslator, "translate", translate)
     with pytest.raises(kind, match="the memory of cpu does not hold a sentence") as error:
-        model.answer([asked("the sea")], TWO_BEST)
+        model.answer([asked_sentence("the sea")], TWO_BEST)
     assert (error.value.where, error.value.hint) == (None, hint)
 
 
@@ -116,8 +116,8 @@ def test_an_engine_that_lacks_what_requests_may_ask_for_is_refused_at_once(tmp_p
 def test_a_model_whose_own_setting_is_to_sample_is_searched(tmp_path: Path, engine: EngineSettings) -> None:
     directory = save_model(tmp_path / "model", "en", "de", decoding={"samples": 4})
     model = WorkerModel(directory, engine)
-    (found,) = model.answer([asked("the old sea")], TWO_BEST)
-    (varied,) = model.answer([asked("the old sea")], NextWordsTask("", 3, 2))
+    (found,) = model.answer([asked_sentence("the old sea")], TWO_BEST)
+    (varied,) = model.answer([asked_sentence("the old sea")], NextWordsTask("", 3, 2))
     assert len(varied["words"]) == 3
     (expected,) = Translator.from_pretrained(directory, engine=engine.name, device="cpu").translate(
         ["the old sea"], samples=0, beam=2, nbest=2, length_penalty=0.6, max_extra_tokens=5
@@ -131,10 +131,10 @@ def test_words_are_never_told_of_a_model_that_came_later(tmp_path: Path) -> None
     model = WorkerModel(directory, CTRANSLATE2)
     save_model(directory, "en", "de", seed=4, overwrite=True)
     with pytest.raises(ModelError, match="the model was replaced, and this one is gone"):
-        model.answer([asked("the sea")], AttentionTask("das Meer"))
+        model.answer([asked_sentence("the sea")], AttentionTask("das Meer"))
     shutil.rmtree(directory)
     with pytest.raises(ModelError, match="the model was replaced, and this one is gone"):
-        model.answer([asked("the sea")], NextWordsTask("", 3, 2))
+        model.answer([asked_sentence("the sea")], NextWordsTask("", 3, 2))
 
 
 # It neither answers nor ends by itself.
@@ -156,7 +156,7 @@ async def test_a_worker_is_closed_at_once_within_a_batch(
     monkeypatch.setattr(processes, "_WORKER_CODE", HANGS)
     monkeypatch.setattr(processes, "_SECONDS_TO_END", 600.0)
     process = WorkerProcess(models["en-de"], TORCH)
-    asking = asyncio.ensure_future(process.ask([asked("the sea")], TWO_BEST, timeout_seconds=99))
+    asking = asyncio.ensure_future(process.ask([asked_sentence("the sea")], TWO_BEST, timeout_seconds=99))
     while process._answer is None or not process._answer.running():
         await asyncio.sleep(0.01)
     asking.cancel()
@@ -173,5 +173,5 @@ async def test_a_worker_that_makes_a_mistake_is_ended(
     assert "AttributeError: 'int' object has no attribute 'text'" in caplog.text
     assert await process.exit_code == -signal.SIGKILL
     with pytest.raises(WorkerFailed, match="SIGKILL"):
-        await process.ask([asked("the sea")], TWO_BEST, timeout_seconds=99)
+        await process.ask([asked_sentence("the sea")], TWO_BEST, timeout_seconds=99)
     await process.close()

@@ -22,7 +22,7 @@ from nmt_cli.serving.router import ModelRouter
 from nmt_cli.serving.server_metrics import ServerMetrics
 from nmt_cli.serving.worker_model import AskedSentence, EngineSettings, SearchTask, SentenceTask
 from nmt_cli.serving.worker_process import WorkerFailed, WorkerProcess
-from tests.serving.servers import MODEL_SETTINGS, asked, save_model
+from tests.serving.servers import MODEL_SETTINGS, asked_sentence, save_model
 
 pytestmark = pytest.mark.anyio
 GREEDY = SearchTask(beam=1, nbest=1, length_penalty=0.6, max_extra_tokens=5, prefix="")
@@ -86,7 +86,7 @@ def may_answer(fake: type[FakeWorker], monkeypatch: pytest.MonkeyPatch) -> async
     ask, event = fake.ask, asyncio.Event()
 
     async def wait(self: FakeWorker, sentences: Sequence[AskedSentence], task: SentenceTask, **options: Any) -> Any:
-        if sentences == [asked("the slow sea")]:
+        if sentences == [asked_sentence("the slow sea")]:
             await event.wait()
         return await ask(self, sentences, task, **options)
 
@@ -113,7 +113,7 @@ async def serving(directory: Path, *, workers: int = 1) -> AsyncIterator[ServedM
 
 def submit(model: ServedModel, text: str = "the sea") -> asyncio.Future[dict[str, Any]]:
     result: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-    model.queue.submit([QueuedSentence(asked(text), 2, GREEDY, "one", result)])
+    model.queue.submit([QueuedSentence(asked_sentence(text), 2, GREEDY, "one", result)])
     return result
 
 
@@ -238,7 +238,7 @@ async def test_a_worker_dies_as_a_sentence_comes(
     async with serving(models["en-de"]) as model:
         await asyncio.sleep(0.01)
         result = asyncio.get_running_loop().create_future()
-        sentence = QueuedSentence(asked("the sea"), 2, GREEDY, "one", result)
+        sentence = QueuedSentence(asked_sentence("the sea"), 2, GREEDY, "one", result)
         acts: list[Callable[[], None]] = [lambda: model.queue.submit([sentence]), only_worker(model).kill]
         for act in acts if is_asked_first else acts[::-1]:
             act()
