@@ -28,7 +28,7 @@ def own_data(prepared: PreparedData, tmp_path: Path) -> PreparedData:
 
 
 @pytest.fixture(scope="session")
-def finished(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def finished_run(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """The run of an uninterrupted training with some settings, for reading only. Call it before patching anything."""
 
     @functools.cache

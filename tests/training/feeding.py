@@ -82,6 +82,13 @@ def order_of(
     )
 
 
+def pairs_of_update(data: PreparedData, number: int) -> list[list[int]]:
+    """The pairs of each micro-batch of an update of the tiny recipe."""
+    order = order_of(data, tiny_recipe())
+    update = [order.next() for _ in range(number)][-1]
+    return [rows["pair"].tolist() for rows in update.micro_batches]
+
+
 def feed(data: PreparedData, *settings: str, device: str = "cpu", max_tokens: int = MAX_TOKENS) -> Feed:
     """The tiny recipe with two layers in the encoder, without dropout, changed by settings."""
     recipe = tiny_recipe("model.encoder_layers=2", "model.dropout=0", *settings)

@@ -54,9 +54,9 @@ main()
 
 
 @pytest.fixture(scope="module")
-def direct(finished: Callable[..., Path]) -> Path:
+def direct(finished_run: Callable[..., Path]) -> Path:
     """A run whose checkpoints were written at once."""
-    return finished(*NINE)
+    return finished_run(*NINE)
 
 
 @pytest.fixture
@@ -113,9 +113,9 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_changes_no_bit_of_it
 
 
 @pytest.fixture(params=["training.ema=0.9", "training.optimizer={name: adamw}"])
-def other(request: pytest.FixtureRequest, finished: Callable[..., Path]) -> tuple[str, Path]:
+def other(request: pytest.FixtureRequest, finished_run: Callable[..., Path]) -> tuple[str, Path]:
     """A setting that saves something besides or in place of the weights, and its run written at once."""
-    return request.param, finished(*NINE, request.param)
+    return request.param, finished_run(*NINE, request.param)
 
 
 def test_what_is_saved_besides_or_in_place_of_the_weights_is_that_of_its_update(

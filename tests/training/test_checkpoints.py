@@ -19,7 +19,6 @@ import torch
 from nmt_cli import files
 from nmt_cli.artifacts.checkpoints import read_checkpoint
 from nmt_cli.artifacts.manifest import write_manifest
-from nmt_cli.artifacts.run import open_run
 from nmt_cli.artifacts.weights import write_tensors
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.devices import Precision
@@ -51,9 +50,9 @@ def change_a_bit(file: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(finished: Callable[..., Path]) -> Path:
+def whole(finished_run: Callable[..., Path]) -> Path:
     """A run of 9 updates with checkpoints at 3, 6 and 9."""
-    return finished(*NINE)
+    return finished_run(*NINE)
 
 
 @pytest.fixture(scope="module")
@@ -87,13 +86,12 @@ def measured(*, loss: float, bleu: float | None) -> Validation:
     return Validation(loss, loss, 1.0, bleu, None, 0.0, ())
 
 
-@pytest.mark.parametrize("damage", [shorten, change_a_bit])
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_checkpoint_is_named_with_the_command_that_removes_it(
-    prepared: PreparedData, stopped: Path, name: str, damage: Callable[[Path], None]
+    prepared: PreparedData, stopped: Path, name: str
 ) -> None:
     newest = stopped / "checkpoints/update-00000007"
-    damage(newest / name)
+    change_a_bit(newest / name)
     with pytest.raises(ModelError) as caught:
         resume(prepared, stopped)
     error = caught.value
@@ -103,21 +101,10 @@ def test_a_damaged_checkpoint_is_named_with_the_command_that_removes_it(
     assert error.hint.endswith(f"rm -r {newest}")
 
 
-def test_damage_is_told_by_what_it_is_and_without_the_checkpoint_the_one_before_is_resumed(
+def test_without_the_newest_checkpoint_the_one_before_is_resumed(
     prepared: PreparedData, whole: Path, stopped: Path
 ) -> None:
-    weights = stopped / "checkpoints/update-00000007/model.safetensors"
-    size = weights.stat().st_size
-    change_a_bit(weights)
-    with pytest.raises(ModelError, match="was changed after it was written, or comes from another directory"):
-        resume(prepared, stopped)
-    shorten(weights)
-    with pytest.raises(ModelError, match=rf"is cut short: {size // 2:,} of {size:,} bytes"):
-        resume(prepared, stopped)
-    weights.unlink()
-    with pytest.raises(ModelError, match="is missing"):
-        resume(prepared, stopped)
-    (weights.parent / "manifest.json").unlink()  # without it, it is no checkpoint
+    (stopped / "checkpoints/update-00000007/manifest.json").unlink()  # without it, it is no checkpoint
     assert resume(prepared, stopped) == 0
     assert checkpoints(stopped) == [3, 6, 9]
     assert checkpoint(stopped, 9) == checkpoint(whole, 9)
@@ -330,13 +317,6 @@ def test_the_newest_and_the_best_are_kept(
     folder.prune(keep_last=keep_last, keep_best=keep_best, metric="loss" if metric == "loss" else "bleu")
     names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert names == [f"update-{update:08}" for update in expected]
-
-
-def test_a_training_prunes_as_it_goes(prepared: PreparedData, tmp_path: Path) -> None:
-    settings = ("training.updates=9", "training.checkpoint_every=1", "training.keep_last=2")
-    assert train(prepared, tmp_path / "run", *settings, "validation.every=4", "training.keep_best=1") == 0
-    best = min(open_run(tmp_path / "run").validations(), key=lambda found: (-(found.bleu or 0), -found.update))
-    assert checkpoints(tmp_path / "run") == sorted({best.update, 8, 9})
 
 
 def test_a_disk_that_syncs_no_directories_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,16 +155,16 @@ def test_two_ranks_take_the_updates_of_one(setting: str, prepared: PreparedData,
 
 
 def test_a_stopped_training_goes_on_with_the_same_bits_and_the_log_has_the_divergence(
-    prepared: PreparedData, finished: Callable[..., Path], tmp_path: Path
+    prepared: PreparedData, finished_run: Callable[..., Path], tmp_path: Path
 ) -> None:
     settings = (f"training.consistency={SIMCUT}", "training.updates=12")
-    run, expected = tmp_path / "run", finished(*settings)
+    run, expected = tmp_path / "run", finished_run(*settings)
     with stopped_after(7):
         assert train(prepared, run, *settings) == 75
     assert train(prepared, run, *settings) == 0
     assert checkpoint(run, 12) == checkpoint(expected, 12)
     assert all(0 < event["kl"] < event["loss"] for event in events(run, "train"))
-    assert not any("kl" in event for event in events(finished(), "train"))
+    assert not any("kl" in event for event in events(finished_run(), "train"))
 
 
 @pytest.mark.parametrize("setting", ["{name: r_drop}", "{name: simcut, cut: 0}"])

@@ -161,20 +161,6 @@ def test_on_other_hardware_a_training_plans_only_the_epoch_in_which_it_continues
     assert planned == [1]
 
 
-def test_the_longest_micro_batch_is_full_of_the_longest_pairs(prepared: PreparedData) -> None:
-    pairs = prepared.split("train")
-    order = order_of(prepared, tiny_recipe())
-    longest = order.longest_rows["pair"].astype(np.int64)
-    size = np.maximum(pairs.src.lengths, pairs.tgt.lengths)
-    others = np.delete(size, longest)
-    assert size[longest].min() >= others.max()
-    free = [
-        slots - int(side.lengths[longest].sum())
-        for side, slots in ((pairs.src, order.shape.src_slots), (pairs.tgt, order.shape.tgt_slots))
-    ]
-    assert 0 <= min(free) < others.max()
-
-
 def test_pairs_longer_than_the_positions_are_left_out_and_counted(
     prepared: PreparedData, caplog: pytest.LogCaptureFixture
 ) -> None:

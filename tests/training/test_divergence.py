@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import Tensor
 
 from nmt_cli.cli.average import average
-from nmt_cli.dataset.batches import Batch
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import TrainingError
 from nmt_cli.training.state import LossCourse
 from nmt_cli.training.update import LaunchedUpdate, Updater, UpdateResult
-from tests.training.test_trainer import pairs_of_update
-from tests.training.tiny import checkpoints, events, train
+from tests.training.feeding import pairs_of_update
+from tests.training.tiny import checkpoints, events, spoil, train
 
 SETTINGS = (
     "training.updates=12",
@@ -26,7 +25,6 @@ SETTINGS = (
     "training.log_every=1",
     "training.max_skipped_updates=1",
 )
-Batches = list[tuple[int, Batch]]
 
 
 @dataclass
@@ -40,33 +38,22 @@ class WithLoss:
         return replace(self.launched.result(), smoothed=self.smoothed)
 
 
-def install_trouble(patch: pytest.MonkeyPatch, *places: int, loss: float = math.nan) -> None:
-    """Trouble with the data at some places of the first epoch: gradients that are not finite, or too high losses."""
-    launch, accumulate = Updater.launch, Updater.accumulate
-    place = -1
-    seen: dict[str, int] = {}
+def raise_losses(patch: pytest.MonkeyPatch, updates: Container[int], *, loss: float) -> None:
+    """Let some updates tell of a mean loss that they did not have."""
+    launch = Updater.launch
 
-    def troubled(self: Updater, batches: Batches, *, target_tokens: int, **rest: Any) -> LaunchedUpdate | WithLoss:
-        nonlocal place
-        place = seen.setdefault(str([batch.source.ids.tolist() for _, batch in batches]), len(seen))
-        launched = launch(self, batches, target_tokens=target_tokens, **rest)
-        return WithLoss(launched, loss * target_tokens) if place in places and loss > 0 else launched
+    def raised(self: Updater, *arguments: Any, number: int, target_tokens: int, **options: Any) -> object:
+        launched = launch(self, *arguments, number=number, target_tokens=target_tokens, **options)
+        return WithLoss(launched, loss * target_tokens) if number in updates else launched
 
-    def spoilt(self: Updater, *arguments: Any, **options: Any) -> Tensor:
-        found = accumulate(self, *arguments, **options)
-        if place in places and math.isnan(loss):
-            self.weights.gradients[3] = math.nan
-        return found
-
-    patch.setattr(Updater, "launch", troubled)
-    patch.setattr(Updater, "accumulate", spoilt)
+    patch.setattr(Updater, "launch", raised)
 
 
 def test_a_rise_of_the_loss_ends_the_training_and_names_the_checkpoint_before(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
-    install_trouble(monkeypatch, 6, 7, loss=50.0)
+    raise_losses(monkeypatch, [7, 8], loss=50.0)
     # Two losses of 50 raise the mean by 2 * (50 - 6) / 50 nats; the checkpoint between them shows a rise of the last 5.
     settings = (*SETTINGS, "training.spike_nats=1", "training.checkpoint_every=1")
     with pytest.raises(TrainingError) as caught:
@@ -83,23 +70,10 @@ def test_a_rise_of_the_loss_ends_the_training_and_names_the_checkpoint_before(
 def test_losses_that_are_not_finite_name_the_micro_batch(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spoil_update_5(monkeypatch)
+    spoil(monkeypatch, [5], spoils_loss=True)
     assert train(prepared, tmp_path / "run", *SETTINGS, "training.updates=6") == 0
     (skipped,) = events(tmp_path / "run", "skipped")
     assert skipped["pairs"] == sorted(pairs_of_update(prepared, 5)[1])
-
-
-def spoil_update_5(patch: pytest.MonkeyPatch) -> None:
-    """Put NaN into the gradients and one loss of update 5."""
-    accumulate = Updater.accumulate
-
-    def spoilt(self: Updater, *arguments: Any, key: tuple[int, int], **options: Any) -> Tensor:
-        figures = accumulate(self, *arguments, key=key, **options)
-        if key == (5, 1):
-            self.weights.gradients[7] = figures[0] = math.nan
-        return figures
-
-    patch.setattr(Updater, "accumulate", spoilt)
 
 
 def test_the_course_is_that_of_the_running_means() -> None:

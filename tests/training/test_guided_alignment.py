@@ -18,19 +18,17 @@ from nmt_cli.errors import RecipeError
 from nmt_cli.model.layers import CrossAttention
 from nmt_cli.model.packing import pack
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.preparing.corpus_loading import corpus_from_files
-from nmt_cli.preparing.pipeline import Plan, prepare
 from nmt_cli.scoring.forced_decoding import ForcedDecoder
 from nmt_cli.training.objective import plain_loss
 from tests.artifacts.builders import EN_DE
-from tests.preparing.corpus_files import write_prefix
 from tests.reference.models import CPU, Pair, random_model, random_pairs, tiny_config
 from tests.sharing import shared_folder
 from tests.training.feeding import feed
-from tests.training.tiny import checkpoint, parallel_text, stopped_after, train
+from tests.training.tiny import checkpoint, parallel_text, prepare_tiny, stopped_after, train
 
 GUIDED = "training.guided_alignment=0.5"
 VOCAB = 21
+SMALL_VOCAB = "tokenizer.vocab_size=320"
 
 
 def aligned_text(number: int) -> tuple[list[tuple[str, str]], list[str]]:
@@ -52,25 +50,15 @@ def aligned_text(number: int) -> tuple[list[tuple[str, str]], list[str]]:
     return pairs, lines
 
 
-def prepare_aligned(folder: Path) -> None:
-    """Prepared data with alignments in FOLDER/data."""
-    pairs, lines = aligned_text(140)
-    write_prefix(folder / "train", pairs[20:])
-    write_prefix(folder / "valid", pairs[:20])
-    (folder / "train.align").write_text("".join(f"{line}\n" for line in lines[20:]))
-    located = corpus_from_files(
-        {"train": [str(folder / "train")], "valid": [str(folder / "valid")]},
-        languages="en-de",
-        name="tiny",
-        overrides=["tokenizer.vocab_size=320"],
-        alignments=[str(folder / "train.align")],
-    )
-    prepare(Plan(located), output=folder / "data", overwrite=False, num_workers=1, progress=lambda *_: None)
-
-
 @pytest.fixture(scope="session")
 def aligned(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
-    return open_prepared(shared_folder(tmp_path_factory, "aligned", prepare_aligned) / "data")
+    """120 pairs with alignments."""
+
+    def make(folder: Path) -> None:
+        pairs, lines = aligned_text(140)
+        prepare_tiny(folder, SMALL_VOCAB, train=pairs[20:], valid=pairs[:20], alignments=lines[20:])
+
+    return open_prepared(shared_folder(tmp_path_factory, "aligned", make) / "data/tiny")
 
 
 def batch_of(pairs: Sequence[Pair], links: Sequence[tuple[int, int, int, float]]) -> Batch:
@@ -146,16 +134,10 @@ def test_micro_batches_add_up_to_the_same_gradient(aligned: PreparedData) -> Non
 
 
 def test_without_the_setting_alignments_change_no_bit(aligned: PreparedData, tmp_path: Path) -> None:
-    folder = tmp_path / "plain"
-    located = corpus_from_files(
-        {split: [str(aligned.directory.parent / split)] for split in ("train", "valid")},
-        languages="en-de",
-        name="tiny",
-        overrides=["tokenizer.vocab_size=320"],
-    )
-    prepare(Plan(located), output=folder, overwrite=False, num_workers=1, progress=lambda *_: None)
+    pairs, _ = aligned_text(140)
+    plain = prepare_tiny(tmp_path, SMALL_VOCAB, train=pairs[20:], valid=pairs[:20])
     runs = tmp_path / "with", tmp_path / "without"
-    for data, run in zip((aligned, open_prepared(folder)), runs, strict=True):
+    for data, run in zip((aligned, plain), runs, strict=True):
         assert train(data, run, "training.updates=6") == 0
     with_alignments, without = (checkpoint(run, 6)["model.safetensors"] for run in runs)
     assert with_alignments == without

@@ -18,9 +18,9 @@ def curves(history: History) -> tuple[object, object]:
 
 
 def test_a_stopped_and_a_crashed_run_have_the_curves_of_an_uninterrupted_one(
-    prepared: PreparedData, tmp_path: Path, finished: Callable[..., Path]
+    prepared: PreparedData, tmp_path: Path, finished_run: Callable[..., Path]
 ) -> None:
-    whole = open_run(finished()).history()
+    whole = open_run(finished_run()).history()
     run = tmp_path / "run"
     with stopped_after(8):
         assert train(prepared, run) == 75

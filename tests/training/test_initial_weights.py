@@ -33,9 +33,9 @@ STILL = "training.schedule={name: constant, peak: 1e-9, warmup_updates: 1}"
 
 
 @pytest.fixture(scope="module")
-def trained(finished: Callable[..., Path]) -> Path:
+def trained(finished_run: Callable[..., Path]) -> Path:
     """A model after 60 updates."""
-    return finished(*LEARNT) / "model"
+    return finished_run(*LEARNT) / "model"
 
 
 @pytest.fixture

@@ -11,10 +11,9 @@ import torch
 
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.errors import TrainingError
-from nmt_cli.training.update import Updater, seed_dropout
+from nmt_cli.training.update import Updater
 from tests.training.feeding import feed
-from tests.training.test_divergence import install_trouble, spoil_update_5
-from tests.training.tiny import checkpoint, checkpoints, events, stopped_after, train
+from tests.training.tiny import checkpoint, checkpoints, events, spoil, stopped_after, train
 
 SETTINGS = (
     "training.updates=14",
@@ -32,7 +31,9 @@ def reads_late(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Updater, "reads_late", True)
 
 
-def both(folder: Path, train_one: Callable[[Path], None], install: Install = lambda patch: None) -> None:
+def assert_late_equals_immediate(
+    folder: Path, train_one: Callable[[Path], None], install: Install = lambda patch: None
+) -> None:
     """Train FOLDER/late and FOLDER/immediate with the same trouble: they tell the same, and end in the same bits."""
     late, immediate = folder / "late", folder / "immediate"
     for run in (late, immediate):
@@ -51,7 +52,9 @@ def both(folder: Path, train_one: Callable[[Path], None], install: Install = lam
     assert ours == theirs
 
 
-@pytest.mark.parametrize("install", [lambda patch: None, spoil_update_5], ids=["calm", "skipped"])
+@pytest.mark.parametrize(
+    "install", [lambda patch: None, lambda patch: spoil(patch, [5], spoils_loss=True)], ids=["calm", "skipped"]
+)
 def test_a_training_that_reads_late_is_the_one_that_reads_at_once(
     prepared: PreparedData, tmp_path: Path, install: Install
 ) -> None:
@@ -60,7 +63,7 @@ def test_a_training_that_reads_late_is_the_one_that_reads_at_once(
     def train_one(run: Path) -> None:
         assert train(prepared, run, *SETTINGS, optimizer) == 0
 
-    both(tmp_path, train_one, install)
+    assert_late_equals_immediate(tmp_path, train_one, install)
 
 
 @pytest.mark.parametrize(("last", "number", "code"), [(4, signal.SIGTERM, 75), (7, signal.SIGINT, 130)])
@@ -73,19 +76,19 @@ def test_a_stop_comes_after_the_same_update(
         assert checkpoints(run) == [last]
         assert train(prepared, run, *SETTINGS) == 0
 
-    both(tmp_path, train_one)
+    assert_late_equals_immediate(tmp_path, train_one)
 
 
-# Trouble at places 6 and 7 ends at update 8, where a checkpoint is due; at 8 and 9 with update 11 in flight.
-@pytest.mark.parametrize("places", [(6, 7), (8, 9)])
-def test_a_divergence_is_the_same_error(prepared: PreparedData, tmp_path: Path, places: tuple[int, int]) -> None:
-    problem = f"2 updates in a row had gradients that are not finite, the last at update {places[1] + 1}"
+# The first ends at update 8, where a checkpoint is due; the other with update 11 in flight.
+@pytest.mark.parametrize("updates", [(7, 8), (9, 10)])
+def test_a_divergence_is_the_same_error(prepared: PreparedData, tmp_path: Path, updates: tuple[int, int]) -> None:
+    problem = f"2 updates in a row had gradients that are not finite, the last at update {updates[1]}"
 
     def train_one(run: Path) -> None:
         with pytest.raises(TrainingError, match=f"^{problem}"):
             train(prepared, run, *SETTINGS, "training.checkpoint_every=4")
 
-    both(tmp_path, train_one, lambda patch: install_trouble(patch, *places))
+    assert_late_equals_immediate(tmp_path, train_one, lambda patch: spoil(patch, updates))
 
 
 @pytest.mark.gpu
@@ -93,7 +96,7 @@ def test_a_gpu_skips_and_clips_without_the_host(prepared: PreparedData, monkeypa
     given = feed(prepared, "training.clip_norm=0.25", device="cuda")
     updater = given.updater("bf16")
     assert updater.reads_late
-    spoil_update_5(monkeypatch)
+    spoil(monkeypatch, [5], spoils_loss=True)
     for number, pairs in given.updates(6):
         held = [updater.weights.values, *updater.optimizer.state.values()]
         before = [tensor.clone() for tensor in held]
@@ -105,24 +108,3 @@ def test_a_gpu_skips_and_clips_without_the_host(prepared: PreparedData, monkeypa
             # The norm is that before clipping; bf16 gradients were summed in float32.
             assert float(updater.weights.gradients.norm()) == pytest.approx(min(result.gradient_norm, 0.25), rel=1e-4)
     assert given.give(updater, 5, pairs).suspects == [1]
-
-
-@pytest.mark.parametrize(("seed", "update", "index"), [(3, 5, 7), (1, 1, 0), (1, 1, 1), (1, 2, 0), (2, 1, 0)])
-def test_dropout_is_keyed_by_all_three_and_seeded_as_torch_seeds(seed: int, update: int, index: int) -> None:
-    seed_dropout(seed, update, index)
-    drawn = torch.rand(100)
-    torch.manual_seed(((seed * 1_000_003 + update) * 65_537 + index) % 2**63)
-    assert torch.equal(torch.rand(100), drawn)
-
-
-def test_keys_of_dropout_differ_in_the_32_bits_that_the_generator_of_a_cpu_takes() -> None:
-    keys = set()
-    updates = [
-        *range(0, 1_048_560, 17),
-        *(65_535 * cycle + place for cycle in range(1, 16) for place in range(-20, 20)),
-    ]
-    for update in set(updates):
-        for index in (0, 1, 2, 15, 4095):
-            seed_dropout(3, update, index)
-            keys.add(torch.initial_seed() % 2**32)
-    assert len(keys) == 5 * len(set(updates))

@@ -7,10 +7,23 @@ import torch
 from torch import nn
 
 from nmt_cli.devices import Precision
+from nmt_cli.model.transformer import Transformer
 from nmt_cli.training.master_weights import MasterWeights
-from tests.training.summing_ranks import backward, small_model
+from tests.reference.models import logits_of, random_model, random_pairs, tiny_config
 
 PRECISIONS: list[Precision] = ["fp32", "bf16"]
+VOCAB = 21
+
+
+def small_model() -> Transformer:
+    """Always the same: tied embeddings, two layers a side."""
+    return random_model(tiny_config(), vocab=VOCAB, seed=1, dtype=torch.float32).train()
+
+
+def backward(model: Transformer) -> None:
+    """The backward pass of a micro-batch, always the same."""
+    logits = torch.cat(logits_of(model, random_pairs([(4, 3), (2, 5)], vocab=VOCAB, seed=2)))
+    logits.float().log_softmax(-1)[:, 5].sum().backward()
 
 
 class TwoParts(nn.Module):
@@ -41,9 +54,9 @@ def test_float32_gradients_add_up_over_backward_passes_and_match_those_without_m
     plain, model = small_model(), small_model()
     weights = MasterWeights(model, precision="fp32")
     for _ in range(2):
-        backward(plain, 2)
+        backward(plain)
         with weights.collecting(begins_sum=False):
-            backward(model, 2)
+            backward(model)
     named = weights.named(weights.gradients)
     for name, parameter in plain.named_parameters():
         assert parameter.grad is not None
@@ -99,7 +112,7 @@ def test_few_operators_collect_the_same_bits() -> None:
     for begins_sum in (True, False, False):
         for model, weights in zip(models, (several, few), strict=True):
             with weights.collecting(begins_sum=begins_sum):
-                backward(model, 2)
+                backward(model)
         assert torch.equal(several.gradients, few.gradients)
 
 
@@ -110,9 +123,9 @@ def test_the_first_backward_pass_of_an_update_begins_the_sum_anew(precision: Pre
     weights.gradients.fill_(torch.nan)
     for begins_sum in (True, False):
         with weights.collecting(begins_sum=begins_sum):
-            backward(model, 2)
+            backward(model)
         with fresh.collecting(begins_sum=False):
-            backward(other, 2)
+            backward(other)
     assert torch.equal(weights.gradients, fresh.gradients)
 
 

@@ -29,9 +29,9 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def run(finished: Callable[..., Path], tmp_path: Path) -> Path:
+def run(finished_run: Callable[..., Path], tmp_path: Path) -> Path:
     """A finished run, `runs/run`. Its loss fell all the time, so a mean with an early part is worse than its end."""
-    return shutil.copytree(finished(*LEARNT), tmp_path / "runs" / "run")
+    return shutil.copytree(finished_run(*LEARNT), tmp_path / "runs" / "run")
 
 
 def slow_loss(model: Path, data: PreparedData) -> float:

@@ -104,9 +104,9 @@ def test_what_was_found_is_said_kept_and_taken_again(
 
 
 def test_it_is_found_anew_on_other_devices(
-    prepared: PreparedData, finished: Callable[..., Path], tmp_path: Path, free: list[int]
+    prepared: PreparedData, finished_run: Callable[..., Path], tmp_path: Path, free: list[int]
 ) -> None:
-    run, other = tmp_path / "run", finished()
+    run, other = tmp_path / "run", finished_run()
     assert _note(other) is None, "a recipe that says how many is not measured"
     free += [_bytes_for(prepared, 400), _bytes_for(prepared, 250)]
     with stopped_after(10):

@@ -122,25 +122,6 @@ def begun(config: OptimizerConfig, *, ema: float | None = None) -> tuple[MasterW
     return weights, Optimizer(weights, config, ema=ema)
 
 
-@pytest.mark.parametrize(("config", "ema"), CASES, ids=[*ALL, "adam with ema"])
-def test_a_loaded_state_goes_on_bitwise(config: OptimizerConfig, ema: float | None) -> None:
-    straight, optimizer = begun(config, ema=ema)
-    take(straight, optimizer, range(1, UPDATES + 1))
-
-    first, stopped = begun(config, ema=ema)
-    take(first, stopped, range(1, 11))
-    saved = {name: tensor.clone() for name, tensor in stopped.state.items()}
-    second, resumed = begun(config, ema=ema)
-    second.values.copy_(first.values)
-    resumed.load(saved, num_applied=10)
-    take(second, resumed, range(11, UPDATES + 1))
-    assert torch.equal(second.values, straight.values)
-    evaluated, expected = resumed.average, optimizer.average
-    assert (evaluated is None) == (expected is None)
-    if evaluated is not None and expected is not None:
-        assert torch.equal(evaluated, expected)
-
-
 def test_a_moving_average_follows_the_weights_and_stands_in_for_them() -> None:
     weights, optimizer = begun(AdamConfig(), ema=0.5)
     average = weights.values.clone()

@@ -21,9 +21,9 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_a_profile_says_where_the_time_goes_and_changes_nothing(
-    prepared: PreparedData, finished: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    prepared: PreparedData, finished_run: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plain, run = finished(*SETTINGS), tmp_path / "run"
+    plain, run = finished_run(*SETTINGS), tmp_path / "run"
     caplog.set_level("INFO")
     assert train(prepared, run, *SETTINGS, profile=4) == 0
     assert checkpoint(run, 9) == checkpoint(plain, 9)

@@ -195,7 +195,7 @@ def test_all_ranks_end_with_one_and_one_message_tells_why(
 
 
 def test_an_error_of_one_rank_ends_both_and_what_all_ranks_meet_only_the_first_tells(
-    prepared: PreparedData, finished: Callable[..., Path], tmp_path: Path
+    prepared: PreparedData, finished_run: Callable[..., Path], tmp_path: Path
 ) -> None:
     fault = """
 if RANK == "1":
@@ -205,7 +205,7 @@ if RANK == "1":
         raise DeviceError("no memory is left", hint="end other programs")
     validation._losses = fail
 """
-    shutil.copytree(finished("training.updates=4", "model.heads=1") / "model", tmp_path / "model")
+    shutil.copytree(finished_run("training.updates=4", "model.heads=1") / "model", tmp_path / "model")
     settings = (f"training.updates={UPDATES}", "model.max_positions=20")
     process = start((*LAUNCHED, "--init-from", "model"), prepared, tmp_path, *settings, fault=fault)
     _, stderr = process.communicate()

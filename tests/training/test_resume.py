@@ -64,12 +64,12 @@ def validations(run: Path) -> dict[int, tuple[float, float]]:
 @pytest.mark.parametrize(("settings", "end_of_epoch"), [((), 16), (("tokenizer.dropout=0.1",), 19)])
 def test_a_training_stopped_seven_times_has_the_bits_of_one_never_stopped(
     prepared: PreparedData,
-    finished: Callable[..., Path],
+    finished_run: Callable[..., Path],
     tmp_path: Path,
     settings: tuple[str, ...],
     end_of_epoch: int,
 ) -> None:
-    run, expected = tmp_path / "run", finished(*settings)
+    run, expected = tmp_path / "run", finished_run(*settings)
     for update in (1, 8, 12, end_of_epoch - 1, end_of_epoch, end_of_epoch + 1, 24):
         number, code = (signal.SIGINT, 130) if update % 2 else (signal.SIGTERM, 75)
         with stopped_after(update, number):
@@ -94,9 +94,9 @@ def test_a_training_stopped_seven_times_has_the_bits_of_one_never_stopped(
     ids=["adamw with ema", "dropouts"],
 )
 def test_other_optimizers_averages_dropouts_and_bf16_are_resumed_bitwise_too(
-    prepared: PreparedData, finished: Callable[..., Path], tmp_path: Path, settings: list[str]
+    prepared: PreparedData, finished_run: Callable[..., Path], tmp_path: Path, settings: list[str]
 ) -> None:
-    whole, run = finished(*settings, precision="bf16"), tmp_path / "run"
+    whole, run = finished_run(*settings, precision="bf16"), tmp_path / "run"
     for update in (5, 8, 12):  # within an interval, to be validated, saved
         with stopped_after(update):
             assert train(prepared, run, *settings, precision="bf16") == 75
@@ -106,10 +106,10 @@ def test_other_optimizers_averages_dropouts_and_bf16_are_resumed_bitwise_too(
 
 
 def test_few_checkpoints_are_those_of_a_training_that_was_not_stopped(
-    prepared: PreparedData, finished: Callable[..., Path], tmp_path: Path
+    prepared: PreparedData, finished_run: Callable[..., Path], tmp_path: Path
 ) -> None:
     settings = ("training.keep_last=2", "training.checkpoint_every=5")
-    run, whole = tmp_path / "run", finished(*settings)
+    run, whole = tmp_path / "run", finished_run(*settings)
     for update, left in ((11, [5, 10, 11]), (13, [5, 10, 13]), (22, [15, 20, 22])):
         with stopped_after(update):
             assert train(prepared, run, *settings) == 75
@@ -120,7 +120,7 @@ def test_few_checkpoints_are_those_of_a_training_that_was_not_stopped(
 
 
 def test_when_it_validates_and_saves_changes_no_weight(
-    prepared: PreparedData, finished: Callable[..., Path], tmp_path: Path
+    prepared: PreparedData, finished_run: Callable[..., Path], tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     others = ("training.checkpoint_every=5", "validation.every=7", "validation.bleu=false", "validation.metric=loss")
@@ -128,7 +128,7 @@ def test_when_it_validates_and_saves_changes_no_weight(
         assert train(prepared, run, *others) == 75
     assert train(prepared, run, "validation.every=3", "training.checkpoint_every=4") == 0
     assert checkpoints(run) == [5, 10, 12, 16, 20, 24]  # that of the stop has made room
-    expected, found = checkpoint(finished(), 24), checkpoint(run, 24)
+    expected, found = checkpoint(finished_run(), 24), checkpoint(run, 24)
     assert found[WEIGHTS] == expected[WEIGHTS]
     assert found[OPTIMIZER] == expected[OPTIMIZER]
     position = ("update", "applied", "epoch", "index")
@@ -138,14 +138,14 @@ def test_when_it_validates_and_saves_changes_no_weight(
 @pytest.mark.parametrize(("updates", "saved"), [(12, [10, 12]), (15, [10, 12]), (15, [12])])
 def test_a_signal_during_a_validation_does_not_wait_for_its_end(
     prepared: PreparedData,
-    finished: Callable[..., Path],
+    finished_run: Callable[..., Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     updates: int,
     saved: list[int],
 ) -> None:
     settings = (f"training.updates={updates}", "validation.every=12", f"training.checkpoint_every={saved[0]}")
-    run, whole, searched = tmp_path / "run", finished(*settings), 0
+    run, whole, searched = tmp_path / "run", finished_run(*settings), 0
 
     search = Searcher.search
 
@@ -168,7 +168,7 @@ def test_a_signal_during_a_validation_does_not_wait_for_its_end(
 
 
 def test_another_precision_is_refused_and_the_hint_helps(
-    prepared: PreparedData, stopped: Path, finished: Callable[..., Path]
+    prepared: PreparedData, stopped: Path, finished_run: Callable[..., Path]
 ) -> None:
     before = contents(stopped)
     with pytest.raises(ModelError) as caught:
@@ -180,7 +180,7 @@ def test_another_precision_is_refused_and_the_hint_helps(
     assert error.where == str(stopped / "checkpoints/update-00000007")
     assert error.hint == "--precision fp32, another folder with -o, or --restart"
     assert train(prepared, stopped, precision="fp32") == 0
-    assert checkpoint(stopped, 24) == checkpoint(finished(), 24)
+    assert checkpoint(stopped, 24) == checkpoint(finished_run(), 24)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_the_hint_on_another_rate_is_the_command_that_begins_with_the_weights(
 
 
 def test_what_no_update_depends_on_may_change(
-    prepared: PreparedData, stopped: Path, finished: Callable[..., Path]
+    prepared: PreparedData, stopped: Path, finished_run: Callable[..., Path]
 ) -> None:
     settings = (
         "training.updates=27",
@@ -248,7 +248,7 @@ def test_what_no_update_depends_on_may_change(
     assert train(prepared, stopped, *settings) == 0
     assert checkpoints(stopped) == [18, 24, 27]
     assert [event["update"] for event in events(stopped, "train")][-3:] == [25, 26, 27]
-    assert checkpoint(stopped, 24)[WEIGHTS] == checkpoint(finished(), 24)[WEIGHTS]
+    assert checkpoint(stopped, 24)[WEIGHTS] == checkpoint(finished_run(), 24)[WEIGHTS]
     assert open_run(stopped).recipe.averaging.last == 3
 
 
@@ -262,13 +262,13 @@ def test_the_length_of_a_cosine_may_not_change(prepared: PreparedData, tmp_path:
 
 
 def test_micro_batches_may_become_smaller_as_the_hint_for_full_memory_says(
-    prepared: PreparedData, stopped: Path, finished: Callable[..., Path]
+    prepared: PreparedData, stopped: Path, finished_run: Callable[..., Path]
 ) -> None:
     assert train(prepared, stopped, "training.max_tokens_per_device=160") == 0
     # Other dropout masks, so other losses; the same sentences, so the same counts of tokens at the same updates.
     ours, theirs = (
         [(event["source_tokens"], event["target_tokens"]) for event in events(run, "train") if event["update"] > 8]
-        for run in (stopped, finished())
+        for run in (stopped, finished_run())
     )
     assert ours == theirs
 
@@ -312,7 +312,7 @@ def test_a_finished_run_is_left_as_it_is(
 
 
 def test_a_finished_run_goes_on_with_a_longer_recipe_and_says_so(
-    prepared: PreparedData, tmp_path: Path, finished: Callable[..., Path], caplog: pytest.LogCaptureFixture
+    prepared: PreparedData, tmp_path: Path, finished_run: Callable[..., Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     run = tmp_path / "run"
@@ -329,7 +329,7 @@ def test_a_finished_run_goes_on_with_a_longer_recipe_and_says_so(
     assert [event["update"] for event in events(run, "resume")] == [10, 12]
     assert open_run(run).record.finished is not None
     assert load_saved_config(run / "model").updates == [24]
-    assert checkpoint(run, 24)[WEIGHTS] == checkpoint(finished(), 24)[WEIGHTS]
+    assert checkpoint(run, 24)[WEIGHTS] == checkpoint(finished_run(), 24)[WEIGHTS]
 
 
 def test_a_model_that_a_kill_kept_from_being_written_is_written_by_the_next_start(

@@ -140,20 +140,6 @@ def test_an_end_that_is_past_is_refused(prepared: PreparedData, tmp_path: Path) 
     assert files_in(tmp_path / "run") == before
 
 
-@pytest.mark.parametrize("restart", [False, True])
-def test_a_folder_of_other_things_is_refused_even_with_restart(begin: Begin, tmp_path: Path, restart: bool) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/chapter1.tex").write_text("years of work")
-    with pytest.raises(ModelError) as caught:
-        begin(restart=restart)
-    error = caught.value
-    assert error.exit_code == 5
-    assert error.message == f"{tmp_path / 'run'} exists and is not a run, so it is not replaced"
-    assert error.where == str(tmp_path / "run")
-    assert error.hint == "choose another folder with -o"
-    assert files_in(tmp_path / "run") == {"chapter1.tex": b"years of work"}
-
-
 def test_an_empty_folder_becomes_a_run_and_restart_removes_all_that_is_in_it(begin: Begin, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     begin()

@@ -35,9 +35,9 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 @needs_package
 def test_the_event_files_have_the_numbers_of_the_metrics(
-    prepared: PreparedData, finished: Callable[..., Path], tmp_path: Path
+    prepared: PreparedData, finished_run: Callable[..., Path], tmp_path: Path
 ) -> None:
-    assert not (finished() / "tensorboard").exists(), "without the flag there are none"
+    assert not (finished_run() / "tensorboard").exists(), "without the flag there are none"
     run = tmp_path / "run"
     with stopped_after(10):
         assert train(prepared, run, tensorboard=True) == 75

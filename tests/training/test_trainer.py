@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.weights import read_tensors
@@ -22,18 +21,18 @@ from nmt_cli.model.transformer import Transformer
 from nmt_cli.training import checkpointer
 from nmt_cli.training import validation as validation_module
 from nmt_cli.training.trainer import Trainer
-from nmt_cli.training.update import LaunchedUpdate, Updater
+from nmt_cli.training.update import LaunchedUpdate, Updater, seed_dropout
 from nmt_cli.training.validation import Validation, Validator
 from tests.preparing.corpus_files import write_prefix
-from tests.training.feeding import order_of
+from tests.training.feeding import pairs_of_update
 from tests.training.tiny import (
     checkpoint,
     checkpoints,
     events,
     parallel_text,
     prepare_tiny,
+    spoil,
     stopped_after,
-    tiny_recipe,
     train,
 )
 
@@ -48,39 +47,15 @@ PATIENT = (
 SHORT = ("training.updates=3",)
 
 
-def pairs_of_update(data: PreparedData, number: int) -> list[list[int]]:
-    """The pairs of each micro-batch of an update."""
-    order = order_of(data, tiny_recipe())
-    update = [order.next() for _ in range(number)][-1]
-    return [rows["pair"].tolist() for rows in update.micro_batches]
-
-
-@pytest.fixture
-def spoil(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, range], None]:
-    """Put a value into one gradient of the second micro-batch of some updates."""
-    accumulate = Updater.accumulate
-
-    def install(value: float, updates: range) -> None:
-        def spoilt(self: Updater, *arguments: Any, key: tuple[int, int], **options: Any) -> Tensor:
-            loss = accumulate(self, *arguments, key=key, **options)
-            if key[0] in updates and key[1] == 1:
-                self.weights.gradients[7] = value
-            return loss
-
-        monkeypatch.setattr(Updater, "accumulate", spoilt)
-
-    return install
-
-
 def refuse(constant: str) -> None:
     raise AssertionError(f"{constant} is not JSON")
 
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf, 1e30])
 def test_one_update_that_is_not_finite_is_skipped_and_training_goes_on(
-    prepared: PreparedData, tmp_path: Path, spoil: Callable[[float, range], None], value: float
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float
 ) -> None:
-    spoil(value, range(5, 6))  # the norm of 1e30 overflows float32
+    spoil(monkeypatch, [5], value=value)  # the norm of 1e30 overflows float32
     run = tmp_path / "run"
     assert train(prepared, run, *EVERY_UPDATE) == 0
     before, at = checkpoint(run, 4), checkpoint(run, 5)
@@ -102,9 +77,9 @@ def test_one_update_that_is_not_finite_is_skipped_and_training_goes_on(
 
 
 def test_a_resume_after_a_skipped_update_is_bitwise_too(
-    prepared: PreparedData, tmp_path: Path, spoil: Callable[[float, range], None]
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spoil(math.nan, range(1, 3))  # not even the first update is applied
+    spoil(monkeypatch, [1, 2])  # not even the first update is applied
     assert train(prepared, tmp_path / "whole", *EVERY_UPDATE) == 0
     for update in (1, 2, 4):
         with stopped_after(update):
@@ -115,9 +90,9 @@ def test_a_resume_after_a_skipped_update_is_bitwise_too(
 
 
 def test_several_updates_in_a_row_that_are_not_finite_end_the_training(
-    prepared: PreparedData, tmp_path: Path, spoil: Callable[[float, range], None]
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spoil(math.inf, range(3, 100))
+    spoil(monkeypatch, range(3, 100), value=math.inf)
     run = tmp_path / "run"
     for _ in range(2):  # the same command fails in the same way
         with pytest.raises(TrainingError) as caught:
@@ -377,12 +352,12 @@ def test_memory_that_another_process_takes_is_an_error_too(
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_pass_changes_nothing_of_the_training_and_leaves_no_file(
     prepared: PreparedData,
-    finished: Callable[..., Path],
+    finished_run: Callable[..., Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     precision: str,
 ) -> None:
-    with_pass = finished(*SHORT, precision=precision)
+    with_pass = finished_run(*SHORT, precision=precision)
     monkeypatch.setattr(Trainer, "_sanity_pass", lambda self: None)
     monkeypatch.setattr(Updater, "warm_up", lambda self, batches: None)
     assert train(prepared, tmp_path / "run", *SHORT, precision=precision) == 0
@@ -402,3 +377,18 @@ def test_no_validation_pair_that_fits_is_an_error(tmp_path: Path) -> None:
     setting = f"model.max_positions={longest}"
     assert caught.value.hint == f"--set {setting}, or prepare with shorter validation text"
     assert train(data, tmp_path / "run", *SHORT, setting) == 0
+
+
+def test_keys_of_dropout_differ_in_the_32_bits_that_the_generator_of_a_cpu_takes() -> None:
+    keys = set()
+    updates = [
+        *range(0, 1_048_560, 17),
+        *(65_535 * cycle + place for cycle in range(1, 16) for place in range(-20, 20)),
+    ]
+    for update in set(updates):
+        for index in (0, 1, 2, 15, 4095):
+            seed_dropout(3, update, index)
+            keys.add(torch.initial_seed() % 2**32)
+    assert len(keys) == 5 * len(set(updates))
+    seed_dropout(4, 17, 0)
+    assert torch.initial_seed() % 2**32 not in keys, "another seed has other keys"

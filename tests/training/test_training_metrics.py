@@ -51,12 +51,6 @@ class FakeClock:
         return self.now
 
 
-@pytest.fixture
-def unit_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measure no matrix product."""
-    monkeypatch.setattr(training_metrics, "matrix_rate", lambda device, dtype: 1.0)
-
-
 def test_the_stopwatch_leaves_out_what_lies_between_stop_and_start() -> None:
     clock = FakeClock()
     stopwatch = Stopwatch(clock)
@@ -153,8 +147,8 @@ def counted(model: Transformer, sources: list[list[int]], targets: list[list[int
         {"d_k": 4, "d_v": 12, "encoder_layers": 4, "decoder_layers": 1, "tying": "none"},
     ],
 )
-@pytest.mark.usefixtures("unit_rate")
-def test_operations_are_those_that_torch_counts(variant: dict[str, Any]) -> None:
+def test_operations_are_those_that_torch_counts(variant: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_metrics, "matrix_rate", lambda device, dtype: 1.0)
     model = Transformer(ModelConfig.model_validate({**SMALL, **variant}), source_vocab=40, target_vocab=40)
     found = measure_compute(model, Ranks(0, 1, CPU))
     sources, targets = [[5, 6, 7, 3], [8, 3], [9, 10, 3]], [[2, 11], [2, 12, 13, 14, 15], [2, 16]]

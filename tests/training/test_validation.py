@@ -16,7 +16,6 @@ import torch
 
 from nmt_cli.api import Translator
 from nmt_cli.dataset.prepared_data import PreparedData
-from nmt_cli.decoding.search.hypotheses import SourceSentence
 from nmt_cli.decoding.search.searcher import Searcher
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import LanguagePair
@@ -133,27 +132,6 @@ def test_two_ranks_share_a_validation_and_find_what_one_finds(
     assert min(beats[0], beats[1]) > 2
 
 
-def test_memory_runs_out_once_in_a_validation(
-    prepared: PreparedData, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    whole_search = Searcher.search
-
-    def search(self: Searcher, sources: Sequence[SourceSentence], **options: Any) -> Any:
-        longest = max(len(source.ids) + 1 for source in sources)
-        if len(sources) > 1 and len(sources) * longest > 32:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return whole_search(self, sources, **options)
-
-    given = feed(prepared, "decoding.beam=2", "decoding.batch_tokens=128")
-    updater = given.updater("fp32")
-    validator = Validator(given.recipe, given.data, updater, given.order, ranks=ALONE)
-    _, expected = measured(validator)
-    monkeypatch.setattr(Searcher, "search", search)
-    assert measured(validator)[1] == expected
-    (told,) = caplog.messages
-    assert told.endswith("sentences at once: batches are half as large for a while; nothing is lost")
-
-
 @pytest.mark.parametrize(("language", "tokens"), [("zh", "zh"), ("th", "char"), ("de", "13a")])
 def test_bleu_counts_the_tokens_of_the_target_language(
     training: tuple[Feed, Updater], language: str, tokens: str
@@ -177,9 +155,9 @@ def test_white_space_in_validation_text_is_that_of_training_text(tmp_path: Path)
 
 
 def test_samples_are_the_translations_of_the_same_sentences_from_short_to_long(
-    prepared: PreparedData, finished: Callable[..., Path]
+    prepared: PreparedData, finished_run: Callable[..., Path]
 ) -> None:
-    run = finished("validation.max_sentences=null", "decoding.beam=1")
+    run = finished_run("validation.max_sentences=null", "decoding.beam=1")
     first, *_, last = (event["samples"] for event in events(run, "validation"))
     sources, references = prepared.texts("valid")
     pairs = [(sample["source"], sample["reference"]) for sample in first]
@@ -194,8 +172,8 @@ def test_samples_are_the_translations_of_the_same_sentences_from_short_to_long(
     assert [sample["translation"] for sample in last] == [found.text for found in translations]
 
 
-def test_there_are_as_many_samples_as_sentences_and_none_without_bleu(finished: Callable[..., Path]) -> None:
-    few = finished("training.updates=8", "validation.max_sentences=3")
+def test_there_are_as_many_samples_as_sentences_and_none_without_bleu(finished_run: Callable[..., Path]) -> None:
+    few = finished_run("training.updates=8", "validation.max_sentences=3")
     assert [len(event["samples"]) for event in events(few, "validation")] == [3]
-    without = finished("training.updates=8", "validation={every: 8, bleu: false, metric: loss}")
+    without = finished_run("training.updates=8", "validation={every: 8, bleu: false, metric: loss}")
     assert [event["samples"] for event in events(without, "validation")] == [[]]

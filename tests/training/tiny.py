@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import math
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -15,7 +16,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 import typer
+from torch import Tensor
 
 from nmt_cli.artifacts.run import open_run
 from nmt_cli.dataset.prepared_data import PreparedData, open_prepared
@@ -97,10 +100,16 @@ def prepare_tiny(
     train: Sequence[tuple[str, str]] | None = None,
     valid: Sequence[tuple[str, str]] | None = None,
     name: str = "tiny",
+    alignments: Sequence[str] = (),
 ) -> PreparedData:
-    """Prepared data in FOLDER/data/NAME: 400 pairs, or those of `train`, and 20 others, or those of `valid`."""
+    """Prepared data in FOLDER/data/NAME: 400 pairs, or those of `train`, and 20 others, or those of `valid`.
+
+    `alignments` are lines of word alignments of the pairs to train on.
+    """
     pairs = parallel_text(420, seed=3)
     folder.mkdir(parents=True, exist_ok=True)
+    if alignments:
+        (folder / "train.align").write_text("".join(f"{line}\n" for line in alignments), encoding="utf-8")
     located = corpus_from_files(
         {
             "train": [write_prefix(folder / f"{name}-train", train or pairs[20:])],
@@ -109,6 +118,7 @@ def prepare_tiny(
         languages="en-de",
         name=name,
         overrides=["tokenizer.vocab_size=400", *settings],
+        alignments=[str(folder / "train.align")] if alignments else [],
     )
     output = folder / "data" / name
     prepare(Plan(located), output=output, overwrite=False, num_workers=1, progress=lambda stage, done, total: None)
@@ -161,6 +171,23 @@ def stopped_after(update: int, number: int = signal.SIGTERM) -> Iterator[None]:
 
     with patch.object(Updater, "launch", with_signal):
         yield
+
+
+def spoil(
+    patch: pytest.MonkeyPatch, updates: Container[int], *, value: float = math.nan, spoils_loss: bool = False
+) -> None:
+    """Put a value into one gradient, and into the loss if asked, of the second micro-batch of some updates."""
+    accumulate = Updater.accumulate
+
+    def spoilt(self: Updater, *arguments: Any, key: tuple[int, int], **options: Any) -> Tensor:
+        sums = accumulate(self, *arguments, key=key, **options)
+        if key[0] in updates and key[1] == 1:
+            self.weights.gradients[7] = value
+            if spoils_loss:
+                sums[0] = value
+        return sums
+
+    patch.setattr(Updater, "accumulate", spoilt)
 
 
 def checkpoint(run: Path, update: int) -> dict[str, bytes]:
