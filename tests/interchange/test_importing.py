@@ -284,6 +284,7 @@ def test_a_directory_that_is_no_marian_model_of_ours_is_refused(
     [
         ({"encoder_repetition_penalty": 2.0, "min_length": 4}, ["encoder_repetition_penalty", "min_length"]),
         ({"do_sample": True, "bad_words_ids": [[5]]}, ["do_sample", "bad_words_ids"]),
+        ({"early_stopping": True}, ["early_stopping"]),
         ({"no_repeat_ngram_size": 0, "repetition_penalty": 1.0, "num_beams": 3}, []),
         ({"eos_token_id": [0]}, []),
     ],

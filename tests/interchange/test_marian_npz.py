@@ -195,6 +195,9 @@ def test_a_model_that_ctranslate2_does_not_convert_is_imported_and_says_so(folde
     assert found.agreement is None
     reason = "loading it in CTranslate2 failed: 'transformer-no-projection'"
     assert found.comparison == f"not compared with the original: {reason}"
+    assert found.ignored_settings == []
+    (folder / "decoder.yml").write_text("vocabs: [vocab.spm]\nword-penalty: 0.5\n", encoding="utf-8")
+    assert imported(folder, tmp_path / "penalised").ignored_settings == ["word-penalty"]
 
 
 def test_a_vocabulary_of_yaml_is_read_as_one_of_sentencepiece(folder: Path, tmp_path: Path) -> None:

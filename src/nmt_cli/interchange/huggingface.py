@@ -47,6 +47,7 @@ _M2M100_SPM = "sentencepiece.bpe.model"
 # Settings of the search in transformers that nmt lacks, with the values that change nothing.
 _OTHER_SEARCH = {
     "do_sample": False,
+    "early_stopping": False,
     "encoder_no_repeat_ngram_size": 0,
     "repetition_penalty": 1.0,
     "encoder_repetition_penalty": 1.0,

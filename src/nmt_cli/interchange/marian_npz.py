@@ -113,7 +113,7 @@ def read_npz(file: Path) -> MarianModel:
         source_spm=source_spm,
         target_spm=target_spm,
         has_own_positions=False,
-        ignored_settings=[],
+        ignored_settings=["word-penalty"] if decoder.get("word-penalty") else [],
         norm=norm,
         norm_epsilon=_NORM_EPSILON,
     )
