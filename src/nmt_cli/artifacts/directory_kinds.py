@@ -71,6 +71,9 @@ def check_is_model(path: Path) -> None:
         hint = hint if kind == "data" else f"make a model of it: nmt average {quoted} -o MODEL"
     elif (name := _importable_kind(path)) is not None:
         message, hint = f"{path} is {name}, which must be imported first", import_command(path)
+    elif isfile(path / "model.bin"):
+        message = f"{path} is a model of CTranslate2"
+        hint = "name the model that it was made of: nmt decode -m MODEL --engine ctranslate2 --precision int8"
     elif path.is_file():
         message = f"{path} is a file, not a model directory"
     elif runs := directories_in(path, "run"):

@@ -255,7 +255,8 @@ def _unknown_path_error(path: Path) -> ModelError:
         hint = f"{near}name a model, a run, a checkpoint or prepared data; {HUB_NAME_HINT}"
         return ModelError(f"there is no {path}", where=str(path), hint=hint)
     looked_for = "config.yaml (a model), run.json (a run) or manifest.json (a checkpoint, prepared data)"
-    message = f"{path} is a file" if path.is_file() else f"{path} is nothing that nmt wrote: it has no {looked_for}"
+    is_none_of_ours = f"{path} is no model, run, checkpoint or prepared data of nmt: it has no {looked_for}"
+    message = f"{path} is a file" if path.is_file() else is_none_of_ours
     return ModelError(message, where=str(path), hint="name what nmt train, nmt average or nmt prepare wrote")
 
 
