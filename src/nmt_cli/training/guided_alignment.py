@@ -18,7 +18,7 @@ from nmt_cli.dataset.links import has_links
 from nmt_cli.dataset.prepared_data import PreparedData
 from nmt_cli.decoding.attention_maps import alignment_layer
 from nmt_cli.errors import RecipeError
-from nmt_cli.model.layers import CrossAttention, SelfAttention
+from nmt_cli.model.layers import CrossAttention
 from nmt_cli.model.packing import to_rectangle
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe
@@ -38,21 +38,13 @@ def check_alignments(data: PreparedData, recipe: Recipe) -> None:
 def decode_with_alignment_loss(model: Transformer, batch: Batch, memory: Tensor) -> tuple[Tensor, Tensor]:
     """The decoder's output [N, D] as `Transformer.decode` gives it, and the loss of alignment; memory is [M, D]."""
     guided, losses = model.decoder[alignment_layer(model)].get_submodule("cross_attention"), list[Tensor]()
-
-    def self_attend(module: SelfAttention, x: Tensor) -> Tensor:
-        out: Tensor = module(x, batch.target)
-        return out
-
-    def cross_attend(module: CrossAttention, x: Tensor) -> Tensor:
-        if module is guided:
-            losses.append(alignment_loss(module, x, memory, batch))
-        out: Tensor = module(x, batch.target, memory, batch.source)
-        return out
-
-    x: Tensor = model.target_embedding(batch.target)
-    for layer in model.decoder:
-        x = layer(x, self_attend=self_attend, cross_attend=cross_attend)
-    return model.decoder_norm.forward(x), losses[0]
+    hook = guided.register_forward_pre_hook(
+        lambda module, inputs: losses.append(alignment_loss(module, inputs[0], memory, batch))
+    )
+    try:
+        return model.decode(batch.target, memory, batch.source), losses[0]
+    finally:
+        hook.remove()
 
 
 def alignment_loss(module: CrossAttention, x: Tensor, memory: Tensor, batch: Batch) -> Tensor:
