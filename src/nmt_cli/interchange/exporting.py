@@ -28,7 +28,7 @@ from nmt_cli.interchange.marian_vocabulary import names_for_marian
 from nmt_cli.interchange.marian_weights import marian_weights
 from nmt_cli.interchange.other_programs import CTranslate2Program, TransformersProgram
 from nmt_cli.interchange.verification import Agreement, random_lines, usable_lines, verify
-from nmt_cli.model.weight_layout import refusal
+from nmt_cli.model.weight_layout import check_supported
 from nmt_cli.recipe.schema import DecodingConfig, ModelConfig
 from nmt_cli.templates.render import render
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
@@ -42,7 +42,7 @@ _WRITTEN_BY = "\nWritten by `nmt export`"  # in the card
 _MIN_LINES = 10  # for a comparison
 _MAX_PIECES = 512  # of an output, in the commands of the card
 # What MarianMTModel computes. Whatever is not here is refused.
-_TAKEN_BY_MARIAN = {
+_SUPPORTED_BY_MARIAN = {
     "norm": ("post",),
     "norm_type": ("layer",),
     "activation": ("relu", "gelu", "silu"),
@@ -171,8 +171,7 @@ def _card(
 def _check_expressible(config: ModelConfig) -> None:
     """Raise ModelError for a setting that MarianMTModel cannot express."""
     hint = _OTHERS_TAKE_IT
-    if (error := refusal(config, program="MarianMTModel", taken=_TAKEN_BY_MARIAN, hint=hint)) is not None:
-        raise error
+    check_supported(config, program="MarianMTModel", supported=_SUPPORTED_BY_MARIAN, hint=hint)
     width, rest = divmod(config.d_model, config.heads)
     widest = max(config.d_k, config.d_v)
     obstacles = [

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nmt_cli.interchange.marian_model import damaged_error
-from nmt_cli.tokenization.pieces import SPACE_MARK
 from nmt_cli.tokenization.sentencepiece_model import (
     BYTE,
     CONTROL,
@@ -108,11 +107,10 @@ def row_name(number: int) -> str:
 def names_for_marian(pieces: Sequence[str], symbols: Mapping[str, str]) -> list[str]:
     """MarianTokenizer's names of our pieces, where `symbols` has the piece of each target language.
 
-    A code that a user types is the piece >>fra<< there. Older imports have the mark of a space before it.
+    A code that a user types is the piece >>fra<< there.
     """
     named = {symbol: f">>{code}<<" for code, symbol in symbols.items()}
-    codes = (_LANGUAGE_CODE.fullmatch(piece.removeprefix(SPACE_MARK)) for piece in pieces)
-    return [named.get(piece, piece if code is None else code[0]) for piece, code in zip(pieces, codes, strict=True)]
+    return [named.get(piece, piece) for piece in pieces]
 
 
 def _piece_for(text: str, known: Piece | None, *, has_bytes: bool, unknown_score: float) -> Piece:

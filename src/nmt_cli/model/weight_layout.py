@@ -1,4 +1,4 @@
-"""What other programs take of a model, and the weights of a layer as they lay them out: heads have one width.
+"""What other programs support of a model, and the weights of a layer as they lay them out: heads have one width.
 
 Shapes: D d_model, H heads, K = d_k, V = d_v, W the width that all heads are padded to.
 """
@@ -16,9 +16,9 @@ from nmt_cli.model.layers import CrossAttention, SelfAttention
 from nmt_cli.model.transformer import Transformer, sinusoids
 from nmt_cli.recipe.schema import DROPOUTS, ModelConfig
 
-# Settings of which other programs take all values, or check them by themselves: sizes, biases, and those of training.
+# Settings that are no obstacle, or are checked elsewhere: sizes, biases, and those of training.
 _SIZES = frozenset({"encoder_layers", "decoder_layers", "d_model", "d_ff", "heads", "d_k", "d_v", "max_positions"})
-_ALWAYS_TAKEN = DROPOUTS | _SIZES | {"norm_epsilon", "attention_bias", "output_bias", "embedding_multiple"}
+_ALWAYS_SUPPORTED = DROPOUTS | _SIZES | {"norm_epsilon", "attention_bias", "output_bias", "embedding_multiple"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +39,17 @@ class AttentionProjections:
     output: Affine
 
 
-def refusal(
-    config: ModelConfig, *, program: str, taken: Mapping[str, Collection[object]], hint: str
-) -> ModelError | None:
-    """The error for the first setting whose value `program` does not take; None if it takes all.
+def check_supported(
+    config: ModelConfig, *, program: str, supported: Mapping[str, Collection[object]], hint: str
+) -> None:
+    """Raise ModelError for the first setting whose value `program` does not support.
 
-    `taken` has the values that it takes, by setting. Of any other setting, also of a new one, it takes the default.
+    `supported` has the values that it supports, by setting; of any other setting, also of a new one, the default.
     """
     for key, field in ModelConfig.model_fields.items():
-        if key not in _ALWAYS_TAKEN and (value := getattr(config, key)) not in taken.get(key, [field.default]):
+        if key not in _ALWAYS_SUPPORTED and (value := getattr(config, key)) not in supported.get(key, [field.default]):
             message = f"{program} has no place for a model with {key}: {value}"
-            return ModelError(message, where=f"model.{key}", hint=hint)
-    return None
+            raise ModelError(message, where=f"model.{key}", hint=hint)
 
 
 def affine_of(linear: nn.Linear) -> Affine:

@@ -23,7 +23,15 @@ from nmt_cli.devices import Quantization
 from nmt_cli.errors import ModelError, NmtError, UsageError, import_package
 from nmt_cli.model.layers import CrossAttention, DecoderLayer, EncoderLayer, FeedForward, Residual, SelfAttention
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.model.weight_layout import Affine, affine_of, attention_projections, positions_table, refusal, split, stack
+from nmt_cli.model.weight_layout import (
+    Affine,
+    affine_of,
+    attention_projections,
+    check_supported,
+    positions_table,
+    split,
+    stack,
+)
 from nmt_cli.recipe.schema import DecodingConfig, ModelConfig
 from nmt_cli.tokenization.tokenizer import BOS, EOS, UNK
 
@@ -39,7 +47,7 @@ logger = logging.getLogger(__name__)
 _CONVERSION_VERSION = 1
 # What CTranslate2 computes. Whatever is not here is refused.
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swiglu": "SWISH"}
-_TAKEN = {
+_SUPPORTED = {
     "norm": ("post", "pre"),
     "norm_type": ("layer", "rms"),
     "activation": _ACTIVATIONS,
@@ -62,8 +70,7 @@ def write_ctranslate2(loaded: LoadedModel, directory: Path, *, quantization: Qua
     """
     specs = import_ctranslate2().specs
     model, config = loaded.model, loaded.model.config
-    if (error := unsupported_error(config)) is not None:
-        raise error
+    _check_supported(config)
     spec = _empty_spec(specs, model)
     _fill_spec(spec, model)
     source = loaded.source.pieces(range(loaded.config.vocabulary.source))
@@ -79,18 +86,17 @@ def write_ctranslate2(loaded: LoadedModel, directory: Path, *, quantization: Qua
     spec.save(str(directory))
 
 
-def unsupported_error(config: ModelConfig) -> ModelError | None:
-    """The error for a model that CTranslate2 does not support; None if it does."""
+def _check_supported(config: ModelConfig) -> None:
+    """Raise ModelError for a model that CTranslate2 does not support."""
     hint = "nmt decode with `engine: torch` takes it"
-    error = refusal(config, program="CTranslate2", taken=_TAKEN, hint=hint)
-    if error is None and config.is_rotary and config.d_k < config.d_v:
-        return ModelError(
+    check_supported(config, program="CTranslate2", supported=_SUPPORTED, hint=hint)
+    if config.is_rotary and config.d_k < config.d_v:
+        raise ModelError(
             f"CTranslate2 has one width for all of a head, and rotary queries and keys of {config.d_k} cannot be padded"
             f" to the values' {config.d_v}",
             where="model.d_k",
             hint=hint,
         )
-    return error
 
 
 def unsupported_setting(config: DecodingConfig) -> UsageError | None:
