@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.decoding.trained import TEST, TRAIN, shared_model
+from tests.decoding.trained import HELD_OUT, TRAIN, shared_model
 
 
 @pytest.mark.slow
 def test_terms_are_kept_and_no_loop_is_left(
     repository: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    for name, pairs in {"train": TRAIN, "test": TEST[:40]}.items():
+    for name, pairs in {"train": TRAIN, "test": HELD_OUT[:40]}.items():
         for language, lines in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
             (tmp_path / f"{name}.{language}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     texts = ["--train", str(tmp_path / "train"), "--test", f"made={tmp_path / 'test'}", "--most", "40"]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from nmt_cli.api import Translator
 from nmt_cli.decoding.batching import Batches, plan_batches, plan_for_workers
 from nmt_cli.decoding.search import active_search
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
@@ -17,6 +18,7 @@ from nmt_cli.decoding.search.searcher import Searcher
 from nmt_cli.errors import DeviceError
 from nmt_cli.model import decoder_cache
 from tests.decoding.reference import CPU, decoding, in_batches, random_model, random_rows, search, search_in_batches
+from tests.decoding.trained import HELD_OUT
 
 VOCAB = 29
 whole_search = Searcher.search
@@ -241,3 +243,19 @@ def test_threads_share_batches_of_like_cost_where_one_would_end_late() -> None:
     # A single batch is split into parts that are large enough.
     sizes = [[len(batch) for batch in plan([5] * 40, max_tokens=1000, workers=w, min_sentences=16)] for w in (1, 2, 8)]
     assert sizes == [[40], [20, 20], [20, 20]]
+
+
+def test_threads_change_nothing(translator: Translator) -> None:
+    lines = [source for source, _ in HELD_OUT[:100]]
+    before = torch.get_num_threads()
+    by_one = translator.translate(lines, batch_tokens=400, alignments=True)
+    try:
+        torch.set_num_threads(2)
+        by_two = translator.translate(lines, batch_tokens=400, alignments=True)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert [(one.text, one.alignment) for one in by_one] == [(one.text, one.alignment) for one in by_two]
+    for one, other in zip(by_one, by_two, strict=True):
+        # Float32 sums of some ten log-probabilities.
+        assert one.score == pytest.approx(other.score, abs=1e-4)

@@ -10,9 +10,9 @@ from nmt_cli.api import Translator
 from nmt_cli.recipe.schema import TrainedLines
 from nmt_cli.tokenization.casing import as_sentence, capitalised, casing_of, in_capitals
 from nmt_cli.tokenization.pieces import Link
-from tests.decoding.trained import TEST
+from tests.decoding.trained import HELD_OUT
 
-LINES = [source for source, _ in TEST[:40]]
+LINES = [source for source, _ in HELD_OUT[:40]]
 
 
 def test_a_line_is_answered_in_its_casing(translator: Translator) -> None:

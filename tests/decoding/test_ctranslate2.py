@@ -18,7 +18,6 @@ from nmt_cli import files
 from nmt_cli.api import Translator
 from nmt_cli.artifacts import model_directory
 from nmt_cli.decoding.ctranslate2 import engine as ctranslate2_engine
-from nmt_cli.decoding.ctranslate2 import model as ctranslate2_model
 from nmt_cli.decoding.ctranslate2.engine import CTranslate2Engine
 from nmt_cli.decoding.engine import Engine, open_engine
 from nmt_cli.decoding.search.hypotheses import NO_SYMBOLS, Details, SourceSentence
@@ -31,7 +30,7 @@ from nmt_cli.scoring.forced_decoding import ForcedDecoder
 from nmt_cli.tokenization.tokenizer import EOS
 from tests.artifacts.builders import EN_DE, save_tiny, tiny_model, tiny_recipe
 from tests.decoding import reference
-from tests.decoding.trained import TEST
+from tests.decoding.trained import HELD_OUT
 
 pytest.importorskip("ctranslate2")
 DETAILS = Details(piece_log_probs=False, alignment=False)
@@ -177,7 +176,7 @@ def test_batches_hold_64_sentences_of_like_length(trained: Path, beam: int, toke
 
 def test_other_batches_change_no_translation(trained: Path) -> None:
     engine = opened(trained)
-    sources = [SourceSentence(row) for row in engine.source.encode([source for source, _ in TEST[:60]])]
+    sources = [SourceSentence(row) for row in engine.source.encode([source for source, _ in HELD_OUT[:60]])]
     config = engine.decoding.model_copy(update={"max_extra_tokens": 0})  # which cuts many, each at its own length
     found = [
         engine.search(
@@ -256,21 +255,6 @@ def test_a_copy_that_another_process_has_just_made_is_taken(tmp_path: Path, monk
     monkeypatch.setattr(model_directory, "load_model", load_late)
     assert translated(path)
     assert written == [copy.stat().st_ino]
-
-
-def test_a_folder_that_cannot_be_written_is_made_do_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    save_tiny(tmp_path / "model", spm_folder=tmp_path)
-
-    def refuse(*arguments: object, **options: object) -> None:
-        raise ctranslate2_model._CopyUnavailable("no", hint="")
-
-    monkeypatch.setattr(files, "new_directory", refuse)
-    with caplog.at_level(logging.INFO, logger="nmt_cli"):
-        assert translated(tmp_path / "model")
-    assert [record.getMessage() for record in caplog.records] == ["converted for CTranslate2, for this once: no"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "shared.spm"]
 
 
 def test_a_temporary_copy_is_gone_when_the_model_is_open(

@@ -20,16 +20,11 @@ from nmt_cli.errors import DeviceError, ModelError, UsageError
 from nmt_cli.model import cpu_linear
 from nmt_cli.model.cpu_linear import QuantizedLinear, can_quantize
 from tests.artifacts.builders import save_tiny, tiny_recipe
-from tests.decoding.trained import TEST
+from tests.decoding.trained import HELD_OUT
 
-LINES = [source for source, _ in TEST[:100]]
+LINES = [source for source, _ in HELD_OUT[:100]]
 # A line with blanks around it and a blank one.
 LINES[5:7] = ["", f"  {LINES[5]} "]
-
-
-@pytest.fixture(scope="module")
-def ours(trained: Path) -> Translator:
-    return Translator.from_pretrained(trained, device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +50,8 @@ def assert_close(ours: Translation, theirs: Translation) -> None:
         {"max_extra_tokens": 0},
     ],
 )
-def test_both_engines_give_the_same(ours: Translator, theirs: Translator, options: dict[str, Any]) -> None:
-    pairs = list(zip(ours.translate(LINES, **options), theirs.translate(LINES, **options), strict=True))
+def test_both_engines_give_the_same(translator: Translator, theirs: Translator, options: dict[str, Any]) -> None:
+    pairs = list(zip(translator.translate(LINES, **options), theirs.translate(LINES, **options), strict=True))
     same = [(one, other) for one, other in pairs if one.text == other.text]
     # How a search ends is CTranslate2's own: a hypothesis that would have won may not be finished.
     assert len(same) >= 0.99 * len(pairs)
@@ -65,10 +60,10 @@ def test_both_engines_give_the_same(ours: Translator, theirs: Translator, option
     assert pairs[5] == (Translation("", 0.0, 0.0, 0),) * 2
 
 
-def test_lists_words_and_alignments_are_the_same(ours: Translator, theirs: Translator) -> None:
+def test_lists_words_and_alignments_are_the_same(translator: Translator, theirs: Translator) -> None:
     options: dict[str, Any] = {"nbest": 2, "word_scores": True, "alignments": True}
     num_same = 0
-    for one, other in zip(*(each.translate(LINES[:60], **options) for each in (ours, theirs)), strict=True):
+    for one, other in zip(*(each.translate(LINES[:60], **options) for each in (translator, theirs)), strict=True):
         ranked, others = (one, *one.alternatives), (other, *other.alternatives)
         if [a.text for a in ranked] != [b.text for b in others]:
             continue
@@ -81,7 +76,7 @@ def test_lists_words_and_alignments_are_the_same(ours: Translator, theirs: Trans
     assert num_same >= 57
 
 
-def test_both_engines_align_by_a_guided_head(trained: Path, ours: Translator, tmp_path: Path) -> None:
+def test_both_engines_align_by_a_guided_head(trained: Path, translator: Translator, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
     loaded = load_model(trained, device=torch.device("cpu"), dtype=torch.float32)
     save_model(
@@ -100,14 +95,14 @@ def test_both_engines_align_by_a_guided_head(trained: Path, ours: Translator, tm
     same = [(one, other) for one, other in zip(by_head, by_their_head, strict=True) if one.text == other.text]
     assert len(same) >= 0.99 * len(LINES)
     assert all(one.alignment == other.alignment for one, other in same)
-    by_mean = ours.translate(LINES, alignments=True)
+    by_mean = translator.translate(LINES, alignments=True)
     assert [one.text for one in by_mean] == [one.text for one in by_head]
     assert [one.alignment for one in by_mean] != [one.alignment for one in by_head]
 
 
-def test_prefixes_are_forced_by_both(ours: Translator, theirs: Translator) -> None:
-    prefixes = [" ".join(target.split()[: number % 3]) for number, (_, target) in enumerate(TEST[10:40])]
-    pairs = list(zip(*(each.translate(LINES[10:40], prefixes=prefixes) for each in (ours, theirs)), strict=True))
+def test_prefixes_are_forced_by_both(translator: Translator, theirs: Translator) -> None:
+    prefixes = [" ".join(target.split()[: number % 3]) for number, (_, target) in enumerate(HELD_OUT[10:40])]
+    pairs = list(zip(*(each.translate(LINES[10:40], prefixes=prefixes) for each in (translator, theirs)), strict=True))
     assert all(one.text.startswith(prefix) for (one, _), prefix in zip(pairs, prefixes, strict=True))
     same = [(one, other) for one, other in pairs if one.text == other.text]
     assert len(same) >= 29
@@ -115,17 +110,17 @@ def test_prefixes_are_forced_by_both(ours: Translator, theirs: Translator) -> No
         assert_close(one, other)
 
 
-def test_min_tokens_hold_for_both(ours: Translator, theirs: Translator) -> None:
-    prefixes = ["" if number % 2 else target.split()[0] for number, (_, target) in enumerate(TEST[10:20])]
+def test_min_tokens_hold_for_both(translator: Translator, theirs: Translator) -> None:
+    prefixes = ["" if number % 2 else target.split()[0] for number, (_, target) in enumerate(HELD_OUT[10:20])]
     options: dict[str, Any] = {"beam": 1, "min_tokens": 25, "prefixes": prefixes}
-    for one, other in zip(*(each.translate(LINES[10:20], **options) for each in (ours, theirs)), strict=True):
+    for one, other in zip(*(each.translate(LINES[10:20], **options) for each in (translator, theirs)), strict=True):
         assert one.num_pieces >= 25
         assert_close(one, other)
-    assert min(one.num_pieces for one in ours.translate(LINES[10:20], min_tokens=25)) >= 25
+    assert min(one.num_pieces for one in translator.translate(LINES[10:20], min_tokens=25)) >= 25
 
 
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
-def test_int8_is_near(engine: str, ours: Translator, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_int8_is_near(engine: str, translator: Translator, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if engine == "ctranslate2":
         pytest.importorskip("ctranslate2")
     elif not can_quantize():
@@ -133,7 +128,7 @@ def test_int8_is_near(engine: str, ours: Translator, trained: Path, monkeypatch:
     monkeypatch.setattr(cpu_linear, "_SMALL_MATRIX_ELEMENTS", 0)  # matrices of the model are small
     quantised = Translator.from_pretrained(trained, device="cpu", engine=engine, precision="int8")
     assert (quantised.engine, quantised.precision, quantised.device) == (engine, "int8", "cpu")
-    pairs = list(zip(ours.translate(LINES[:100]), quantised.translate(LINES[:100]), strict=True))
+    pairs = list(zip(translator.translate(LINES[:100]), quantised.translate(LINES[:100]), strict=True))
     assert sum(one.text == other.text for one, other in pairs) >= 80
 
 

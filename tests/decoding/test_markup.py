@@ -9,9 +9,9 @@ import pytest
 
 from nmt_cli.api import Translator
 from nmt_cli.errors import UsageError
-from tests.decoding.trained import TEST
+from tests.decoding.trained import HELD_OUT
 
-LINES = [source for source, _ in TEST[:100]]
+LINES = [source for source, _ in HELD_OUT[:100]]
 
 
 @pytest.fixture(scope="module", params=["torch", "ctranslate2"])
@@ -37,6 +37,7 @@ def test_text_without_its_tags_is_translated_as_ever(by_engine: Translator) -> N
 
 def test_addresses_placeholders_and_kept_elements_are_never_changed(by_engine: Translator) -> None:
     kept = ["{0}", "%(name)s", "https://example.com/a?b=1", "me@example.com", "{{ user.name }}", "%1$s", "$1"]
+    kept += ["{user.It}", "www.example.com/a!This", f"https://example.com/find?You=1{'&a=b-' * 500}"]
     lines = [f"{line} {word}" for line, word in zip(LINES, kept, strict=False)]
     lines += [f"{word}, {line}" for line, word in zip(LINES, kept, strict=False)]
     for word, translation in zip(kept * 2, by_engine.translate(lines, copy_symbols=True), strict=True):
@@ -45,6 +46,8 @@ def test_addresses_placeholders_and_kept_elements_are_never_changed(by_engine: T
     assert "<code class='x'>{0} <i>a</i></code>" in by_engine.translate(marked, markup="html")[0].text
     (line,) = by_engine.translate([f"<p>{LINES[0]}<sup>2</sup></p>"], markup="html")
     assert "<sup>2</sup>" in line.text
+    (line,) = by_engine.translate([f"<p>{LINES[0]}<sup>2</sup> {LINES[1]}</p>"], markup="html")
+    assert line.text.endswith(f"<sup>2</sup> {by_engine.translate(LINES[1:2])[0].text}</p>")
     first, second, rest = LINES[0].split(" ", 2)
     (line,) = by_engine.translate([f"{first} [b]{second}[/b] [I] {rest}"], copy_symbols=True)
     assert re.fullmatch(r"[^\[]*\[b\][^\[]*\[/b\].*", line.text)

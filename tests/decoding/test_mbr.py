@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import sacrebleu
 
 from nmt_cli.api import Translator
 from nmt_cli.decoding.translation import expected_utilities, relative_probabilities
-from tests.decoding.trained import TEST
+from tests.decoding.trained import HELD_OUT
 
 TEXTS = ["the old sea is cold", "the old sea was cold", "a house", "the old sea is cold"]
 
@@ -44,9 +43,8 @@ def test_bleu_compares_texts_without_spaces(language: str, texts: list[str]) -> 
 
 
 @pytest.mark.parametrize("options", [{"beam": 6}, {"samples": 8, "seed": 3}])
-def test_the_chosen_one_has_the_highest_utility(trained: Path, options: dict[str, Any]) -> None:
-    translator = Translator.from_pretrained(trained, device="cpu")
-    lines = ["", *(source for source, _ in TEST[:8])]
+def test_the_chosen_one_has_the_highest_utility(translator: Translator, options: dict[str, Any]) -> None:
+    lines = ["", *(source for source, _ in HELD_OUT[:8])]
     number = options.get("beam") or options["samples"]
     lists = translator.translate(lines, nbest=number, **options)
     chosen = translator.translate(lines, mbr="chrf", nbest=2, **options)

@@ -25,7 +25,7 @@ from tests.decoding.reference import (
     search,
     search_in_batches,
 )
-from tests.decoding.trained import TEST
+from tests.decoding.trained import HELD_OUT
 
 
 def repeats_ngram(ids: Sequence[int], length: int) -> bool:
@@ -148,7 +148,7 @@ def test_a_search_allows_a_unit_as_often_as_its_source_has_one(source: list[int]
 def test_what_has_no_loop_stays_in_a_list_where_another_has_one(tmp_path: Path) -> None:
     save_tiny(tmp_path / "model", spm_folder=tmp_path, recipe=tiny_recipe(), seed=3)
     translator = Translator.from_pretrained(tmp_path / "model", device="cpu")
-    lines = [" ".join(source.split()[:3]) for source, _ in TEST[:60]]
+    lines = [" ".join(source.split()[:3]) for source, _ in HELD_OUT[:60]]
     free, bound = (
         [
             [one.text for one in (best, *best.alternatives)]

@@ -13,12 +13,7 @@ import torch
 from torch import Tensor
 
 from nmt_cli.decoding.search import ensemble
-from nmt_cli.decoding.search.hypotheses import (
-    Hypothesis,
-    SourceSentence,
-    length_penalty,
-    max_output_tokens,
-)
+from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
 from nmt_cli.decoding.search.searcher import Searcher
 from nmt_cli.decoding.search.topk import first_argmax, topk_continuations
 from nmt_cli.errors import ModelError
@@ -254,22 +249,6 @@ def test_rows_without_pieces_are_not_searched() -> None:
     model = _Scripted(torch.zeros(9))
     assert run(model, [[], []], decoding()) == [[Hypothesis([], 0.0, 0.0)]] * 2
     assert model.rows_per_step == []
-
-
-def test_penalty_counts_eos_and_is_one_at_length_one() -> None:
-    assert length_penalty(1, config=decoding(length_penalty=0.6)) == 1
-    assert length_penalty(7, config=decoding(length_penalty=1.0)) == 2
-    assert length_penalty(7, config=decoding(length_penalty=2.0, length_penalty_form="length")) == 49
-    assert length_penalty(7, config=decoding(length_penalty=2.0, length_penalty_form="none")) == 1
-
-
-def test_max_output_tokens_counts_source_pieces_without_eos() -> None:
-    config = decoding(max_extra_tokens=50)
-    assert max_output_tokens(SourceSentence([4] * 20), config=config, max_positions=1024) == 70
-    assert max_output_tokens(SourceSentence([4] * 1000), config=config, max_positions=1024) == 1024
-    config = decoding(max_extra_tokens=0)
-    assert max_output_tokens(SourceSentence([]), config=config, max_positions=1024) == 1
-    assert max_output_tokens(SourceSentence([4], prefix=[5, 6, 7]), config=config, max_positions=1024) == 4
 
 
 @pytest.mark.parametrize("beam", [1, 3])

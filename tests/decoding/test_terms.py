@@ -16,7 +16,7 @@ from nmt_cli.decoding.terms import TermList, missing_terms
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.tokenization.pieces import Link
 from tests.artifacts.builders import save_tiny, tiny_recipe
-from tests.decoding.trained import TEST
+from tests.decoding.trained import HELD_OUT
 
 
 def table(tmp_path: Path, text: str, name: str = "terms.tsv") -> Path:
@@ -198,7 +198,7 @@ TERMS = {"dog": ["Köter"], "house": ["Gebäude", "Häuschen"], "bread": ["Brot"
 
 @pytest.mark.parametrize("options", [{}, {"beam": 1}, {"nbest": 2}, {"mbr": "chrf"}, {"stop_loops": True}])
 def test_a_translation_has_its_terms_and_otherwise_stays(translator: Translator, options: dict[str, Any]) -> None:
-    lines, terms = [source for source, _ in TEST[:60]], TermList(TERMS)
+    lines, terms = [source for source, _ in HELD_OUT[:60]], TermList(TERMS)
     free = translator.translate(lines, **options)
     bound = translator.translate(lines, terms=terms, **options)
     num_changed = 0

@@ -272,13 +272,6 @@ def test_settings_that_make_no_sense_are_named(translator: Translator, options: 
     assert error.value.setting == setting
 
 
-def test_a_wrong_setting_is_told_with_what_to_take_instead(translator: Translator) -> None:
-    with pytest.raises(UsageError) as error:
-        translator.translate([], beam=0)
-    assert error.value.message == "`beam` is 0, but should be greater than 0"
-    assert error.value.hint == "write a whole number greater than 0"
-
-
 def test_settings_of_a_call_are_those_of_the_schema(translator: Translator) -> None:
     kinds = get_type_hints(DecodingConfig)
     assert get_type_hints(DecodingOverrides) == {name: kinds[name] | None for name in DecodingConfig.model_fields}
@@ -291,13 +284,6 @@ def test_a_config_replaces_the_models_own_settings(translator: Translator) -> No
     config = translator.settings(beam=1, max_extra_tokens=3)
     assert translator.translate(line, config=config) == translator.translate(line, beam=1, max_extra_tokens=3)
     assert translator.translate(line, config=config, beam=3) == translator.translate(line, beam=3, max_extra_tokens=3)
-
-
-def test_one_string_is_not_a_list_of_lines(translator: Translator) -> None:
-    with pytest.raises(TypeError, match="takes lines, each of them a string"):
-        translator.translate("the old sea")
-    with pytest.raises(TypeError, match="takes lines, each of them a string"):
-        translator.translate([1])  # type: ignore[list-item]  # what the test is about
 
 
 def test_what_cannot_be_loaded_is_refused(model: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from tests.sharing import shared_folder
 from tests.training.tiny import parallel_text, prepare_tiny, train
 
 PAIRS = parallel_text(1900, seed=3)
-TEST, TRAIN = PAIRS[:500], PAIRS[500:]
+HELD_OUT, TRAIN = PAIRS[:500], PAIRS[500:]
 SETTINGS = {
     "training.updates": 200,
     "training.batch_tokens": 1500,
@@ -37,5 +37,5 @@ def shared_model(factory: pytest.TempPathFactory) -> Path:
 
 def train_model(folder: Path) -> None:
     """Train it in FOLDER/run."""
-    data = prepare_tiny(folder, train=TRAIN, valid=TEST[:20])
+    data = prepare_tiny(folder, train=TRAIN, valid=HELD_OUT[:20])
     assert train(data, folder / "run", *(f"{key}={value}" for key, value in SETTINGS.items())) == 0

@@ -24,12 +24,12 @@ from nmt_cli.documents.formats import COMMAND_LINE_LIMITS, Limits, read_document
 from nmt_cli.documents.marked_text import MarkedText
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.recipe.schema import LanguagePair
-from tests.decoding.trained import TEST
+from tests.decoding.trained import HELD_OUT
 from tests.forks import Forked, run_forked
 from tests.waiting import wait_until
 
 EN_DE = LanguagePair(source="en", target="de")
-SENTENCES = [source for source, _ in TEST]
+SENTENCES = [source for source, _ in HELD_OUT]
 
 
 def upper(content: bytes | str, name: str, *, column: str | None = None) -> str:
@@ -64,6 +64,7 @@ DOCUMENTS = {
  <s id="x">«one» <b>«two»</b> &amp; &own;</s>
  <t><![CDATA[«three» & <i>«four»</i>]]></t>
  <string translatable="false">five</string>
+ <item>@string/a</item><item>?android:attr/b</item><item>«five @string/a»</item>
 </r>
 """,
     "a.txt": "«one» <b class=x>«two»</b>\r\n\r\n  «if a <b and c> d» \r\n42\r\n",
@@ -160,6 +161,18 @@ $$
 00:00:03,000 --> 00:00:04,000
 - «five»
 - «six»
+
+«seven»
+ \t
+«eight»
+«nine»
+
+3
+00:00:05,000 --> 00:00:06,000
+
+«ten»
+
+
 """,
     "a.vtt": """\
 WEBVTT
@@ -222,10 +235,24 @@ def test_a_cue_ends_where_the_next_one_begins(name: str, start: str, before: str
     assert upper(re.sub("[«»]", "", template), name) == expected
 
 
-def test_the_dash_of_a_speaker_is_not_translated() -> None:
-    cue = b"1\n00:00:01,000 --> 00:00:02,000\n{\\an8}- Hello.\n<i>- There.</i>\n"
-    document = read_document(cue, "a.srt", languages=EN_DE, limits=COMMAND_LINE_LIMITS)
-    assert [block.text for block in document.blocks] == ["Hello.", "There."]
+@pytest.mark.parametrize(
+    ("cue", "speeches"),
+    [
+        ("{\\an8}- Hello.\n<i>- There.</i>\n", ["Hello.", "There."]),
+        (
+            "JOHN: One\ntwo: three.\n<i>DR. ÉVA (off): Four at\n10:30.</i>",
+            ["JOHN: One two: three.", "DR. ÉVA (off): Four at 10:30."],
+        ),
+        ("<v Ann>One\ntwo.\n<v.loud Bob>Three.", ["One two.", "Three."]),
+        ("<v Ann>One.</v> <v Bob>Two\nthree.</v>", ["One.", "Two three."]),
+        ("One.\n\nTwo.\n \n3\n", ["One.", "Two."]),
+    ],
+)
+def test_each_speech_of_a_cue_is_a_text_of_its_own(cue: str, speeches: list[str]) -> None:
+    name, header = ("a.vtt", "WEBVTT\n\n") if "<v" in cue else ("a.srt", "1\n")
+    file = f"{header}00:00:01,000 --> 00:00:02,000\n{cue}"
+    document = read_document(file.encode(), name, languages=EN_DE, limits=COMMAND_LINE_LIMITS)
+    assert [block.text for block in document.blocks] == speeches
 
 
 @pytest.mark.parametrize(
@@ -301,6 +328,8 @@ def test_a_column_of_a_table_is_translated() -> None:
     assert upper(CSV, "a.csv", column="text") == after
     assert upper('1\tone "two"\n2\t"three\tfour"\n', "a.tsv", column="2") == '1\tONE "TWO"\n2\t"THREE FOUR"\n'
     assert upper("text\none\n", "a.csv") == "text\nONE\n"
+    # As Excel writes it.
+    assert upper("sep=|\r\nid|text\r\n1|one, two\r\n", "a.csv", column="text") == "sep=|\r\nid|text\r\n1|ONE, TWO\r\n"
     # A translation with a comma needs quotes.
     document = read_document(b"text;n\none;1\n", "a.csv", languages=EN_DE, limits=COMMAND_LINE_LIMITS, column="text")
     assert document.write([replace(document.blocks[0], text="eins; zwei")]) == b'text;n\n"eins; zwei";1\n'
@@ -447,6 +476,24 @@ def test_translations_stand_beside_their_source() -> None:
     assert upper(memory.format(""), "a.tmx") == memory.format("X").replace("X", added)
     with pytest.raises(DataError, match=r"has no text in en, .* its languages are fr"):
         upper(memory.format("").replace("en-GB", "fr"), "a.tmx")
+
+
+def test_a_segment_without_a_translation_stands_beside_others() -> None:
+    segment = '<mrk mtype="seg" mid="{}">{}</mrk>'
+    texts = [segment.format(number, text) for number, text in enumerate(("One.", "Two.", "3", "Four."), 1)]
+    unit = (
+        "<trans-unit{}><source>One. Two. 3 Four.</source><seg-source>{}</seg-source><target{}>{}</target></trans-unit>"
+    )
+    file = "<xliff><file target-language='de'><body>{}</body></file></xliff>"
+    before = [segment.format(1, "Eins."), '<mrk mtype="seg" mid="2"/>', texts[2], texts[3]]
+    after = [before[0], segment.format(2, "TWO."), texts[2], segment.format(4, "FOUR.")]
+    review = ' state="needs-review-translation"'
+    for places in ("{}{}{}{}", "<g>{} {}</g> {} {}"):
+        old = file.format(unit.format("", places.format(*texts), "", places.format(*before)))
+        new = file.format(unit.format("", places.format(*texts), review, places.format(*after)))
+        assert upper(old, "a.sdlxliff") == new
+        for finished in (old.replace("<trans-unit>", '<trans-unit approved="yes">'), new):
+            assert upper(finished, "a.sdlxliff") == finished
 
 
 @pytest.mark.parametrize("approval", ['approved="yes"', 'm:confirmed="1"', 'm:locked="true"', 'mq:status="Proofread"'])

@@ -11,7 +11,7 @@ import sentencepiece
 from nmt_cli.api import Translator
 from nmt_cli.interchange.exporting import export
 from nmt_cli.scoring.metrics import bleu
-from tests.decoding.trained import TEST, shared_model
+from tests.decoding.trained import HELD_OUT, shared_model
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def score(texts: Sequence[str]) -> float:
-    return bleu(texts, [target for _, target in TEST], target_language="de").value
+    return bleu(texts, [target for _, target in HELD_OUT], target_language="de").value
 
 
 def by_ctranslate2(model: Path) -> list[str]:
@@ -30,7 +30,7 @@ def by_ctranslate2(model: Path) -> list[str]:
     source, target = (
         sentencepiece.SentencePieceProcessor(model_file=str(model / f"{side}.spm")) for side in ("source", "target")
     )
-    pieces = source.encode([src for src, _ in TEST], out_type=str)
+    pieces = source.encode([src for src, _ in HELD_OUT], out_type=str)
     translator = ctranslate2.Translator(str(model), device="cpu", intra_threads=1)
     found = translator.translate_batch(
         pieces, beam_size=4, patience=2, num_hypotheses=8, length_penalty=0.6, return_scores=True, disable_unk=True
@@ -46,9 +46,9 @@ def by_ctranslate2(model: Path) -> list[str]:
 
 def test_ctranslate2_has_the_models_bleu_in_int8(trained: Path, tmp_path: Path, a_hundred_lines: int) -> None:
     pytest.importorskip("ctranslate2")
-    ours = score([found.text for found in Translator.from_pretrained(trained).translate([src for src, _ in TEST])])
+    ours = score([found.text for found in Translator.from_pretrained(trained).translate([src for src, _ in HELD_OUT])])
     assert ours > 60
-    lines = [src for src, _ in TEST]
+    lines = [src for src, _ in HELD_OUT]
     agreement = export(trained, tmp_path / "x", to="ctranslate2", quantization="int8", lines=lines, overwrite=False)
     assert agreement is not None
     assert agreement.num_lines == a_hundred_lines
@@ -62,7 +62,7 @@ def test_transformers_translates_as_we_do(trained: Path, tmp_path: Path, a_hundr
     assert agreement is not None
     assert agreement.num_lines == a_hundred_lines
     assert agreement.largest_difference < 2e-4  # Marian's epsilon of 1e-5 and ours of 1e-6
-    lines = [src for src, _ in TEST[:100]]
+    lines = [src for src, _ in HELD_OUT[:100]]
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.MarianTokenizer.from_pretrained(tmp_path / "x")
     model = transformers.MarianMTModel.from_pretrained(tmp_path / "x")
