@@ -1,9 +1,12 @@
-"""Subtitles, SRT and WebVTT: the text of a cue is a block, apart from the lines of several speakers."""
+"""Subtitles, SRT and WebVTT: the text of a cue is a block, or one for each speaker and paragraph."""
 
 from __future__ import annotations
 
 import re
 from functools import partial
+from itertools import pairwise
+
+import regex
 
 from nmt_cli.documents.marked_text import Mark, MarkedText
 from nmt_cli.documents.markup import parse_markup
@@ -13,12 +16,18 @@ from nmt_cli.tokenization.split_text import WIDE
 
 _END = r"(?:\r\n?|\n|\Z)"
 _TIMES = r"[ \t]*(?:\d+:)?\d+:\d+[,.]\d+[ \t]*-->[^\r\n]*"
-# Times, and the text up to a blank line or the next cue, which may have a number.
-_CUE = re.compile(
-    rf"(?<![^\r\n]){_TIMES}{_END}(?P<text>(?:(?!(?:[ \t]*\d+[ \t]*{_END})?{_TIMES})[ \t]*[^\s][^\r\n]*{_END})+)"
-)
-# Codes and tags may stand before a dash.
-_SPEAKER = re.compile(r"(?:[ \t]|\{\\[^{}\n]*\}|<[^<>\n]*>)*+[-‐–—][ \t]*")
+_BLANK = r"[^\S\r\n]*+"
+# A line of text, before the next cue, which may have a number.
+_LINE = rf"(?!(?:[ \t]*\d+[ \t]*{_END})?{_TIMES}){_BLANK}\S[^\r\n]*{_END}"
+# Times and text. In WebVTT it ends before a blank line: notes and styles may follow.
+_CUE_OF_SRT = re.compile(rf"(?<![^\r\n]){_TIMES}{_END}(?P<text>(?:(?:{_BLANK}(?:\r\n?|\n))*+{_LINE})+)")
+_CUE_OF_WEBVTT = re.compile(rf"(?<![^\r\n]){_TIMES}{_END}(?P<text>(?:{_LINE})+)")
+_CODE_OR_TAG = r"(?:[ \t]|\{\\[^{}\n]*\}|<[^<>\n]*>)"
+_DASH = re.compile(rf"{_CODE_OR_TAG}*+[-‐–—][ \t]*")
+_VOICE = r"<v[ \t.]"
+# In capitals: JOHN SMITH (off):
+_NAME = r"\p{Lu}[\p{Lu}\p{M}\d .'’&#-]*+(?:\([^()\n]*\) *)?:(?!\S)"
+_SPEAKER = regex.compile(rf"{_CODE_OR_TAG}*?(?:[-‐–—]|{_VOICE}|{_NAME})")
 # A line may end at a space and, in Chinese and Japanese, between characters, some of which begin no line.
 _LINE_BREAK = re.compile(rf" |(?<=[{WIDE}])(?=\w)(?![ーぁぃぅぇぉっゃゅょァィゥェォッャュョ々])")
 _NO_BLOCKS = frozenset[str]()
@@ -29,10 +38,10 @@ def subtitle_parts(text: str, *, has_references: bool) -> list[Part]:
     rules = MarkupRules("html" if has_references else "plain", blocks=_NO_BLOCKS)
     parts: list[Part] = []
     position = 0
-    for match in _CUE.finditer(text):
+    for match in (_CUE_OF_WEBVTT if has_references else _CUE_OF_SRT).finditer(text):
         parts.append(text[position : match.start("text")])
         for speech in _speeches(match["text"]):
-            dash = _SPEAKER.match(speech)
+            dash = _DASH.match(speech)
             start = dash.end() if dash else 0
             parts.append(speech[:start])
             content = speech[start:].rstrip()
@@ -44,11 +53,11 @@ def subtitle_parts(text: str, *, has_references: bool) -> list[Part]:
 
 
 def _speeches(text: str) -> list[str]:
-    """The lines of a cue, together unless each speaker has a dash."""
-    lines = text.splitlines(keepends=True)
+    """The paragraphs of a cue, which speakers divide."""
+    lines = [part for line in text.splitlines(keepends=True) for part in re.split(f"(?={_VOICE})", line)]
     speeches = lines[:1]
-    for line in lines[1:]:
-        if _SPEAKER.match(line):
+    for before, line in pairwise(lines):
+        if not before.strip() or _SPEAKER.match(line):
             speeches.append(line)
         else:
             speeches[-1] += line
