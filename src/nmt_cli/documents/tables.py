@@ -17,6 +17,8 @@ from nmt_cli.errors import DataError, nearest_word
 logger = logging.getLogger(__name__)
 
 _DELIMITERS = ",;\t"
+# Excel reads this line as the delimiter.
+_DELIMITER_LINE = re.compile(r"\"?sep=([^\w\r\n\"])\"?(?:\r\n?|\n)", re.IGNORECASE)
 
 
 def table_parts(text: str, *, column: str | None, delimiter: str | None, name: str) -> list[Part]:
@@ -25,9 +27,12 @@ def table_parts(text: str, *, column: str | None, delimiter: str | None, name: s
     `column` is a name in the first row, or the number of a column of a table without a row of names. None means the
     only column. DataError if there is no such column.
     """
-    if delimiter is None:
+    first_line = _DELIMITER_LINE.match(text)
+    if first_line:
+        delimiter = first_line[1]
+    elif delimiter is None:
         delimiter = max(_DELIMITERS, key=text.partition("\n")[0].count)
-    rows = _cells_by_row(text, delimiter)
+    rows = _cells_by_row(text, delimiter, start=first_line.end() if first_line else 0)
     if not rows:
         return [text]
     names = [_unquoted(text[start:end]).strip() for start, end in rows[0]]
@@ -41,7 +46,7 @@ def table_parts(text: str, *, column: str | None, delimiter: str | None, name: s
             raise DataError(message if column is None else f"{message}, and no {column}", setting="column", hint=hint)
         index = names.index(column)
         if len(names) == 1:
-            logger.info("%s: line 1 names the column and stays: %s", name, column)
+            logger.info("%s: the first row names the column and stays: %s", name, column)
     else:
         index, num_columns = int(column or 0) - 1, max(map(len, rows))
         if not 0 <= index < num_columns:
@@ -62,12 +67,13 @@ def table_parts(text: str, *, column: str | None, delimiter: str | None, name: s
     return [*parts, text[position:]]
 
 
-def _cells_by_row(text: str, delimiter: str) -> list[list[tuple[int, int]]]:
-    """Where each cell of each row begins and ends, with its quotes."""
+def _cells_by_row(text: str, delimiter: str, *, start: int) -> list[list[tuple[int, int]]]:
+    """Where each cell of each row from `start` on begins and ends, with its quotes."""
     # A quote inside of a cell that does not begin with one is a character of it, as in most TSV files.
-    cell = re.compile(rf'("(?:[^"]|"")*"(?=[{delimiter}\r\n]|\Z)|[^{delimiter}\r\n]*)({delimiter}|\r?\n|\r|\Z)')
+    end = re.escape(delimiter)
+    cell = re.compile(rf'("(?:[^"]|"")*"(?=[{end}\r\n]|\Z)|[^{end}\r\n]*)({end}|\r?\n|\r|\Z)')
     rows: list[list[tuple[int, int]]] = [[]]
-    position = 0
+    position = start
     while position < len(text):
         match = cell.match(text, position)
         assert match is not None
