@@ -171,11 +171,18 @@ def test_nothing_is_lost_of_what_is_no_document(text: str, rules: MarkupRules) -
         "<p>one <b>two <i>three</b> four</i> five</p></div>",
         "<p>see <code>a < b</code>, <span translate=no>a <b>sea</b></span>, <em class='x notranslate'>sun</em></p>",
         "<p>my<code>_</code>name 2 <code>*</code> 3",
+        "<p>It&#39;s C&#35;, A &amp; B&#59; &copy;&nbsp;&#x45F;</p>",
         "<ul>\n  <li>one</li>\n  <li><p>two</p></li>\n</ul>\n<!-- a <b> c -->",
     ],
 )
 def test_a_document_stays_byte_for_byte_but_for_its_text(document: str) -> None:
     assert same(parse_markup(document, HTML)) == document
+
+
+def test_references_that_hide_an_address_change_no_other_text() -> None:
+    hidden = "".join(f"&#{ord(character)};" for character in "joe1@x.com")
+    text = "<p>A joke &amp; 1 exam. &lt;</p>"
+    assert same(parse_markup(f"<p>{hidden}</p>{text}", HTML)) == f"<p>joe1&#64;x.com</p>{text}"
 
 
 def test_elements_of_xml_with_text_beside_them_are_inline() -> None:

@@ -71,8 +71,14 @@ class _Tree:
         return self.tokens[index + 1 : self.end(index)]
 
     def inner_text(self, index: int) -> str:
-        """The content of an element as it is written."""
-        return "".join(token.raw for token in self.inner(index)).strip()
+        """The text of an element as it is written, without tags and codes."""
+        inner = [one for one in _with_whole_codes(self.inner(index)) if one.kind == "text" or is_cdata(one)]
+        return "".join(cdata_text(one) if is_cdata(one) else one.raw for one in inner).strip()
+
+    def segments(self, index: int) -> dict[str, int]:
+        """The segments inside of a source or a target, by what both call them."""
+        marks = [one for one in range(index + 1, self.end(index)) if _attribute(self.tokens[one], "mtype") == "seg"]
+        return {_attribute(self.tokens[one], "mid") or str(number): one for number, one in enumerate(marks)}
 
     def space_before(self, index: int) -> str:
         """The white space before a tag, with which its line begins."""
@@ -110,22 +116,26 @@ def xliff_parts(text: str, *, languages: LanguagePair, name: str) -> list[Part]:
     replaced: dict[int, tuple[int, list[Part]]] = {}
     for unit in tree.named(*_UNITS):
         source, target = tree.child(unit, "source"), tree.child(unit, "target")
-        if source is None or not tree.is_translated(unit) or _has_translation(tree, unit, source, target):
+        if source is None or not tree.is_translated(unit):
             continue
         content = tree.child(unit, "seg-source") or source
-        translated = _inline_parts(tree.inner(content))
         is_old = _local_name(tree.tokens[unit]) == "trans-unit"
         if target is None:
             tag = tree.tokens[source].name.replace("source", "target")
             opening = f'<{tag} state="{_FOR_REVIEW}">' if is_old else f"<{tag}>"
-            end = tree.end(content)
+            end, translated = tree.end(content), _inline_parts(tree.inner(content))
             new = [tree.tokens[end].raw, tree.space_before(source), opening, *translated, f"</{tag}>"]
             replaced[end] = end + 1, new
+        elif untranslated := _untranslated(tree, unit, content, target):
+            tag = _with_attribute(tree.tokens[target], "state", _FOR_REVIEW) if is_old else tree.tokens[target].raw
+            replaced[target] = target + 1, [tag]
+            for element, own in untranslated.items():
+                token = tree.tokens[element]
+                opening = (tag if element == target else token.raw).removesuffix(">").rstrip("/ ") + ">"
+                new = [opening, *_inline_parts(tree.inner(own)), f"</{token.name}>"]
+                replaced[element] = tree.end(element) + 1, new
         else:
-            token = tree.tokens[target]
-            opening = _with_attribute(token, "state", _FOR_REVIEW) if is_old else token.raw
-            opening = opening.removesuffix(">").rstrip("/ ") + ">"
-            replaced[target] = tree.end(target) + 1, [opening, *translated, f"</{token.name}>"]
+            continue
         if is_old and _attribute(tree.tokens[unit], "approved") == "yes":
             replaced[unit] = unit + 1, [_with_attribute(tree.tokens[unit], "approved", "no")]
         elif not is_old and _attribute(tree.tokens[unit], "state") in ("", "initial"):
@@ -204,32 +214,37 @@ def _check_root(roots: Sequence[int], root: str, *, name: str) -> None:
         raise DataError(message, where=name, hint=f"give a file whose root is <{root}>, or its right ending")
 
 
-def _has_translation(tree: _Tree, unit: int, source: int, target: int | None) -> bool:
-    """Whether the target of a unit is a translation: approved, as its state says, or if it differs from the source."""
-    if target is None or not any(_has_text(token) for token in tree.inner(target)):
-        return False
-    if any(_attribute(tree.tokens[unit], name) == value for name, value in _APPROVALS):
-        return True
+def _untranslated(tree: _Tree, unit: int, source: int, target: int) -> dict[int, int]:
+    """The target of a unit, or the segments in it, without a translation; each with its source.
+
+    A text is a translation if the unit is approved, as its state says, or if it differs from the source.
+    """
+    sources, targets = tree.segments(source), tree.segments(target)
+    pairs = {targets[name]: sources[name] for name in sources if name in targets} or {target: source}
     state = _attribute(tree.tokens[target], "state") or _attribute(tree.tokens[unit], "state")
-    if state:
-        return _NO_TRANSLATION.fullmatch(state) is None
-    return tree.inner_text(target) != tree.inner_text(source)
+    is_approved = any(_attribute(tree.tokens[unit], name) == value for name, value in _APPROVALS)
+    if not tree.inner_text(target) or (_NO_TRANSLATION.fullmatch(state) and not is_approved):
+        return pairs
+    if is_approved or state:
+        return {}
+    return {one: own for one, own in pairs.items() if not _is_translation(tree.inner_text(one), tree.inner_text(own))}
 
 
-def _has_text(token: Token) -> bool:
-    return bool(cdata_text(token).strip()) if is_cdata(token) else token.kind == "text" and bool(token.raw.strip())
+def _is_translation(text: str, source: str) -> bool:
+    """Whether a text differs from its source, in which there may be nothing to translate."""
+    return bool(text) if text != source else not any(map(str.isalpha, source))
 
 
 def _inline_parts(tokens: Sequence[Token]) -> list[Part]:
     """The content of a segment as blocks, or as it is if there is nothing to translate.
 
-    CDATA is apart from it, and a code that stands for a line break is between two blocks.
+    CDATA and a code that stands for a line break are between two blocks.
     """
     tokens = _with_spans(_with_whole_codes(tokens))
-    return parts_between(tokens, XML, block_writer(tokens, XML), apart=_apart)
+    return parts_between(tokens, XML, block_writer(tokens, XML), separator_parts=_separator_parts)
 
 
-def _apart(token: Token) -> list[Part]:
+def _separator_parts(token: Token) -> list[Part]:
     """The parts of CDATA or of a code that stands for a line break; of other tokens none."""
     if is_cdata(token):
         return cdata_parts(token)

@@ -180,7 +180,7 @@ def _line_parts(content: str, references: Collection[str]) -> list[Part]:
         line = re.sub(r"\r?\n[ \t]*(?:>[ \t]?)*", " ", content[position:end])
         tokens = list(_tokens(line, references))
         for part in parts_between(
-            tokens, PLAIN, write_plain, apart=lambda token: [token.raw] if token.name == "br" else []
+            tokens, PLAIN, write_plain, separator_parts=lambda token: [token.raw] if token.name == "br" else []
         ):
             if isinstance(part, Block) and not _BEGINS_BLOCK.match(part.text.text):
                 part = part.respelled(lambda line: _BEGINS_BLOCK.sub(r"\1\\", line))

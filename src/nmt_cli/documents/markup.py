@@ -35,6 +35,10 @@ _SPACES = re.compile(r"[ \t\r\n\f]+")
 # Also read from the end of a run, reversed: `;psbn&` is `&nbsp;`.
 _SPACE = re.compile(r"(?:\s|&nbsp;|;psbn&|&#160;|;061#&|&#xa0;|;0ax#&)*+", re.IGNORECASE)
 _REFERENCE = re.compile(r"&(?:#\d+|#x[0-9a-f]+|\w+);", re.IGNORECASE)
+# A character that a document may spell as a reference throughout. References of letters only hide an address.
+_WITH_REFERENCE = re.compile(r"[^\s\w.&<>]", re.ASCII)
+# As programs of Android name another text: @string/ok, ?android:attr/title.
+_RESOURCE = re.compile(r"[@?](?:[\w.]+:)?\w+/[\w.]+")
 _SYMBOL = re.compile(r"[^\s.,:;!?…'\"’‘“”„«»()\[\]/–—-]")
 
 
@@ -101,17 +105,17 @@ def parts_between(
     rules: MarkupRules,
     write: Callable[[MarkedText], str],
     *,
-    apart: Callable[[Token], Sequence[Part]],
+    separator_parts: Callable[[Token], Sequence[Part]],
 ) -> list[Part]:
-    """The blocks between the tokens that stand apart from them; `apart` gives the parts of such a token, else none."""
+    """The blocks between separators: tokens for which `separator_parts` gives parts; for others it gives none."""
     pairs = matching_tags(tokens)
     parts: list[Part] = []
     start = 0
     for end, token in enumerate([*tokens, None]):
-        others = () if token is None else apart(token)
-        if others or token is None:
+        separator = () if token is None else separator_parts(token)
+        if separator or token is None:
             parts += block_parts(tokens, range(start, end), pairs, rules, write) if start < end else []
-            parts += others
+            parts += separator
             start = end + 1
     return parts
 
@@ -120,21 +124,15 @@ def block_writer(tokens: Sequence[Token], rules: MarkupRules) -> Callable[[Marke
     """The function that writes a block as the document spells characters."""
     if rules.language == "plain":
         return write_plain
-    references: dict[str, str] = {}
+    spellings = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
     for token in tokens:
         if token.kind == "text":
             for match in _REFERENCE.finditer(token.raw):
                 character = html.unescape(match[0])
-                if len(character) == 1 and character not in "&<> \t\r\n":
-                    references[character] = match[0]
-
-    def escape(text: str) -> str:
-        text = html.escape(text, quote=False)
-        for character, reference in references.items():
-            text = text.replace(character, reference)
-        return text
-
-    return lambda block: block.render(escape)
+                if _WITH_REFERENCE.fullmatch(character):
+                    spellings[character] = match[0]
+    table = str.maketrans(spellings)
+    return lambda block: block.render(lambda text: text.translate(table))
 
 
 def write_plain(block: MarkedText) -> str:
@@ -208,7 +206,8 @@ def block_parts(
         last -= 1
     builder = _BlockBuilder(tokens, pairs, rules)
     block = builder.build(indices[first:last])
-    if not any(map(str.isalpha, builder.translated_text)):
+    text = builder.translated_text
+    if not any(map(str.isalpha, text)) or (rules.language == "xml" and _RESOURCE.fullmatch(text.strip())):
         return ["".join(tokens[index].raw for index in indices)]
     before = "".join(tokens[index].raw for index in indices[:first])
     after = "".join(tokens[index].raw for index in indices[last:])
