@@ -72,7 +72,7 @@ def markdown_parts(text: str) -> list[Part]:
             parts += [text[position : starts[first]], *_html_parts(block)]
             position = starts[first] + len(block)
             continue
-        found = _find(text, content, max(position, starts[first] + column), starts[end])
+        found = _range_of_block(text, content, max(position, starts[first] + column), starts[end])
         if found is not None:
             parts += [text[position : found[0]], *_line_parts(text[slice(*found)], references)]
             position = found[1]
@@ -142,7 +142,7 @@ def _read_indented(state: StateBlock, first: int, end: int, indent: int, *, besi
     return True
 
 
-def _find(text: str, content: str, start: int, end: int) -> tuple[int, int] | None:
+def _range_of_block(text: str, content: str, start: int, end: int) -> tuple[int, int] | None:
     """The range of a block's lines in the text, with the marks of the block before each line; None if it has none."""
     first = last = -1
     for line in content.split("\n"):

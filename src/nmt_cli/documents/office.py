@@ -211,22 +211,22 @@ def _flattened(tokens: Sequence[Token], runs: Runs) -> tuple[list[Token], str]:
 
     Text with other properties has tags around it. Anything else of a run is an empty tag.
     """
-    pieces = _with_fields(list(_pieces(tokens, runs)), runs)
+    items = _with_fields(list(_merged_texts(tokens, runs)), runs)
     lengths: Counter[str] = Counter()
     spellings: dict[str, str] = {}
-    for piece in pieces:
-        if isinstance(piece, _Text):
-            lengths[piece.look] += len(piece.raw.strip())
-            spellings.setdefault(piece.look, piece.properties)
+    for item in items:
+        if isinstance(item, _Text):
+            lengths[item.look] += len(item.raw.strip())
+            spellings.setdefault(item.look, item.properties)
     base = max(lengths, key=lambda look: lengths[look], default="")
     flat: list[Token] = []
-    for number, piece in enumerate(pieces):
-        if isinstance(piece, Token):
-            flat.append(piece)
-        elif piece.look == base:
-            flat.append(Token("text", piece.raw))
+    for number, item in enumerate(items):
+        if isinstance(item, Token):
+            flat.append(item)
+        elif item.look == base:
+            flat.append(Token("text", item.raw))
         else:
-            flat += _tagged(piece, runs, f"run {number}")
+            flat += _tagged(item, runs, f"run {number}")
     return flat, spellings.get(base, "")
 
 
@@ -236,26 +236,26 @@ def _tagged(text: _Text, runs: Runs, name: str) -> list[Token]:
     return [Token("open", opening, name), Token("text", text.raw), Token("close", closing, name)]
 
 
-def _pieces(tokens: Sequence[Token], runs: Runs) -> Iterator[Token | _Text]:
+def _merged_texts(tokens: Sequence[Token], runs: Runs) -> Iterator[Token | _Text]:
     """The texts of a paragraph, and all else that stands between them; neighbours that look the same are one."""
     last: _Text | None = None
-    for piece in _single_pieces(tokens, runs):
-        if isinstance(piece, Token):
+    for item in _texts(tokens, runs):
+        if isinstance(item, Token):
             if last is not None:
                 yield last
             last = None
-            yield piece
-        elif last is not None and (piece.look == last.look or not piece.raw.strip()):
-            last = _Text(last.raw + piece.raw, last.properties, last.look)
+            yield item
+        elif last is not None and (item.look == last.look or not item.raw.strip()):
+            last = _Text(last.raw + item.raw, last.properties, last.look)
         else:
             if last is not None:
                 yield last
-            last = piece
+            last = item
     if last is not None:
         yield last
 
 
-def _single_pieces(tokens: Sequence[Token], runs: Runs) -> Iterator[Token | _Text]:
+def _texts(tokens: Sequence[Token], runs: Runs) -> Iterator[Token | _Text]:
     pairs = matching_tags(tokens)
     properties = look = ""
     end_of_run = end_of_text = end_of_field = -1
@@ -292,39 +292,39 @@ def _single_pieces(tokens: Sequence[Token], runs: Runs) -> Iterator[Token | _Tex
             yield Token("empty", f"<{runs.run}>{properties}{token.raw}</{runs.run}>", name)
 
 
-def _with_fields(pieces: Sequence[Token | _Text], runs: Runs) -> list[Token | _Text]:
-    """The pieces with each field as a pair of tags. The text of a field is kept, unless it is a link."""
+def _with_fields(items: Sequence[Token | _Text], runs: Runs) -> list[Token | _Text]:
+    """The items with each field as a pair of tags. The text of a field is kept, unless it is a link."""
     found: list[Token | _Text] = []
     index = 0
-    while index < len(pieces):
-        field = _field_at(pieces, index)
+    while index < len(items):
+        field = _field_at(items, index)
         if field is None:
-            found.append(pieces[index])
+            found.append(items[index])
             index += 1
             continue
         middle, end = field
         opening, closing = (
-            _raw(_untagged(pieces[index : middle + 1], runs)),
-            _raw(_untagged(pieces[end : end + 1], runs)),
+            _raw(_untagged(items[index : middle + 1], runs)),
+            _raw(_untagged(items[end : end + 1], runs)),
         )
         if "HYPERLINK" in opening:
-            name, inner = f"link {index}", _with_fields(pieces[middle + 1 : end], runs)
+            name, inner = f"link {index}", _with_fields(items[middle + 1 : end], runs)
         else:
-            name, inner = "field", [*_untagged(pieces[middle + 1 : end], runs)]
+            name, inner = "field", [*_untagged(items[middle + 1 : end], runs)]
         found += [Token("open", opening, name), *inner, Token("close", closing, name)]
         index = end + 1
     return found
 
 
-def _field_at(pieces: Sequence[Token | _Text], start: int) -> tuple[int, int] | None:
+def _field_at(items: Sequence[Token | _Text], start: int) -> tuple[int, int] | None:
     """The indices at which the result of the field at `start` begins and ends; None if the field goes on elsewhere."""
     depth = middle = 0
-    for index in range(start, len(pieces)):
-        piece = pieces[index]
-        name = piece.name if isinstance(piece, Token) else ""
+    for index in range(start, len(items)):
+        item = items[index]
+        name = item.name if isinstance(item, Token) else ""
         if index == start and name != _FIELD_BEGIN:
             return None
-        if isinstance(piece, Token) and piece.kind in ("open", "close"):
+        if isinstance(item, Token) and item.kind in ("open", "close"):
             return None  # it may begin and end in different elements
         depth += (name == _FIELD_BEGIN) - (name == _FIELD_END)
         if name == _FIELD_SEPARATE and depth == 1:
@@ -334,14 +334,14 @@ def _field_at(pieces: Sequence[Token | _Text], start: int) -> tuple[int, int] | 
     return None
 
 
-def _untagged(pieces: Sequence[Token | _Text], runs: Runs) -> list[Token]:
-    """The pieces as tokens, each text in a run of its own."""
+def _untagged(items: Sequence[Token | _Text], runs: Runs) -> list[Token]:
+    """The items as tokens, each text in a run of its own."""
     tokens: list[Token] = []
-    for piece in pieces:
-        if isinstance(piece, Token):
-            tokens.append(piece)
+    for item in items:
+        if isinstance(item, Token):
+            tokens.append(item)
         else:
-            opening, text, closing = _tagged(piece, runs, "")
+            opening, text, closing = _tagged(item, runs, "")
             tokens += [opening._replace(kind="other"), text, closing._replace(kind="other")]
     return tokens
 
