@@ -11,10 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
-
-from torch import distributed as dist
 
 from nmt_cli.dataset.prepared_data import open_prepared
 from nmt_cli.model import attention, dropout
@@ -68,7 +65,7 @@ def main() -> None:
 
 
 def _train(given: Feed, ranks: Ranks, *, is_recorded: bool) -> dict[str, object]:
-    """The weights after some updates, the collectives of each, and how many steps the first replayed."""
+    """The weights after some updates, their losses and norms, and how many steps were replayed."""
     updater = given.updater("bf16", ranks=ranks)
     replayed: list[int] = []
 
@@ -84,29 +81,13 @@ def _train(given: Feed, ranks: Ranks, *, is_recorded: bool) -> dict[str, object]
     if is_recorded:
         with_recorder(updater, recorder).warm_up([given.batch(given.order.full_rows)])
         replayed.clear()
-    all_reduce, calls = dist.all_reduce, []
-
-    def counted(*arguments: Any, **options: Any) -> Any:
-        calls.append(1)
-        return all_reduce(*arguments, **options)
-
-    collectives, results = [], []
-    with patch.object(dist, "all_reduce", counted):
-        for number, update in updates_of(given):
-            calls.clear()
-            mine = [
-                (index, rows) for index, rows in enumerate(update.micro_batches) if index % ranks.size == ranks.rank
-            ]
-            batches = [(index, given.batch(rows)) for index, rows in mine if len(rows)]
-            result = take(updater, batches, number, update)
-            collectives.append(len(calls))
-            results.append([result.smoothed, result.nll, result.kl, result.gradient_norm])
-    return {
-        "weights": updater.weights.values.tolist(),
-        "results": results,
-        "replayed": len(replayed),
-        "collectives": collectives,
-    }
+    results = []
+    for number, update in updates_of(given):
+        mine = [(index, rows) for index, rows in enumerate(update.micro_batches) if index % ranks.size == ranks.rank]
+        batches = [(index, given.batch(rows)) for index, rows in mine if len(rows)]
+        result = take(updater, batches, number, update)
+        results.append([result.smoothed, result.nll, result.kl, result.gradient_norm])
+    return {"weights": updater.weights.values.tolist(), "results": results, "replayed": len(replayed)}
 
 
 if __name__ == "__main__":
