@@ -64,7 +64,7 @@ def as_sentence(
     text: str, kept: Sequence[Range], *, tokenizer: Tokenizer, language: str, trained: TrainedLines | None
 ) -> CasedText:
     """The text in sentence case, if it has a casing of which training had few lines."""
-    casing = casing_of(" ".join(text[start:end] for start, end in _others(text, kept)), language)
+    casing = casing_of(" ".join(text[start:end] for start, end in _ranges_outside(text, kept)), language)
     if casing is None or (trained is not None and _share(trained, casing) >= _MANY_LINES):
         return CasedText(text, None)
     return CasedText(in_sentence_case(text, kept, tokenizer=tokenizer, language=language), casing)
@@ -92,7 +92,7 @@ def in_sentence_case(text: str, kept: Sequence[Range], *, tokenizer: Tokenizer, 
         best = min(zip(others, [with_capital, match[0]], strict=True), key=lambda pair: pair[0])
         return best[1] if best[0] + gain <= small_pieces else small
 
-    for start, end in _others(text, kept):
+    for start, end in _ranges_outside(text, kept):
         text = text[:start] + _WORD.sub(usual, text[start:end]) + text[end:]
     return text
 
@@ -110,7 +110,7 @@ def capitalised(text: str, language: str) -> str:
 def in_capitals(text: str, links: Sequence[Link], copies: Sequence[Range], language: str) -> tuple[str, list[Link]]:
     """A translation in capitals, with its links. `copies`, in order, stay as they are."""
     characters = list(text)
-    for start, end in _others(text, copies):
+    for start, end in _ranges_outside(text, copies):
         run = text[start:end].translate(_LARGE_DOTTED) if short_code(language) in _DOTTED_I else text[start:end]
         characters[start:end] = map(_without_accent if short_code(language) == "el" else str.upper, run)
     # Some capitals are longer: SS for ß.
@@ -126,7 +126,7 @@ def _without_accent(letter: str) -> str:
     return normalize("NFC", normalize("NFD", letter.upper()).replace("\u0301", ""))
 
 
-def _others(text: str, ranges: Sequence[Range]) -> list[Range]:
+def _ranges_outside(text: str, ranges: Sequence[Range]) -> list[Range]:
     """The ranges of a text outside of these, in order."""
     starts = [0, *(end for _, end in ranges)]
     ends = [*(start for start, _ in ranges), len(text)]
