@@ -78,6 +78,17 @@ def test_sentences_are_joined_as_the_target_is_written(
     assert joined(found, translations, LanguagePair(source=source, target=target)) == expected
 
 
+def test_what_stays_is_in_one_sentence_beside_tags() -> None:
+    text = "Say {user.It} now.1 It is <i>in</i> <a href='https://x.org/?a.It'/>https://x.org/?a=1&b.It=2, or not."
+    note = text.index("1")
+    found = split_text(
+        text, "en", fits=lambda text: len(text) <= 20, is_split=lambda line: True, kept=[(note, note + 1)]
+    )
+    assert found.sentences == ["Say {user.It} now.1", "It is", "in", "https://x.org/?a=1&b.It=2", ", or not."]
+    assert found.kept_by_sentence() == [[(4, 13), (18, 19)], [], [], [(0, 25)], []]
+    assert found.text == text
+
+
 def test_what_nobody_sees_is_no_sentence() -> None:
     for text in ("\x00", "\u200b", " \ufeff\u00ad\n\u2060 "):
         found = split_text(text, "en", fits=lambda text: True, is_split=lambda line: True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,8 +11,8 @@ from hypothesis import strategies as st
 from nmt_cli.tokenization.sentence_splitting import split_sentences, split_to_fit
 
 
-def split(text: str, *, longest: int) -> list[str]:
-    return split_to_fit(text, fits=lambda part: len(part.strip()) <= longest)
+def split(text: str, *, longest: int, kept: Sequence[tuple[int, int]] = ()) -> list[str]:
+    return split_to_fit(text, fits=lambda part: len(part.strip()) <= longest, kept=kept)
 
 
 @given(st.text(st.sampled_from("ab .,;!?\n\t。，«»\"'é")), st.integers(1, 12))
@@ -60,6 +62,18 @@ def test_sentences_end_at_the_marks_of_their_script(sentences: list[str]) -> Non
     text = "".join(sentences)
     assert split_sentences(text, "ur") == sentences
     assert split(text, longest=max(map(len, sentences[:2])))[0] == sentences[0]
+
+
+def test_what_is_kept_is_in_one_sentence_and_a_note_closes_it() -> None:
+    sentences = ["See {user.It}, {a. B} or www.x.org/a!This. ", "5 m2 fit.1,2 ", "{x} works.”*"]
+    text = "".join(sentences)
+    kept = [(start := text.index(word), start + len(word)) for word in ("{user.It}", "{a. B}", "www.x.org/a!This")]
+    kept += [(start := text.index(word), start + 1) for word in ("2 fit", "1,", ",2", "2 {", "{x}", "*")]
+    assert split_sentences(text, "en", kept) == sentences
+    for longest in (1, 12, 25):
+        parts = split(text, longest=longest, kept=kept)
+        assert "".join(parts) == text
+        assert all(any(text[start:end] in part for part in parts) for start, end in kept)
 
 
 def test_a_character_that_is_too_long_is_not_cut() -> None:
@@ -116,7 +130,9 @@ def test_the_work_grows_with_the_text_not_with_its_square() -> None:
             ["I live in the U.S. ", "It is big. ", "She has a Ph.D. ", "She works at Apple Inc. ", "They like her."],
         ),
         ("en", ["It is new.", "The dog uses node.js and www.example.org."]),
-        ("en", ["The end.[12] ", "b) Next.\u200b", "Last."]),
+        ("en", ["The end.[12] ", "b) Next.\u200b", "Last.[1, 2] ", "More.¹ ", "All.* "]),
+        ("en", ["He sleeps . ", "J . K . Rowling runs . . . ", "Well . . . no ! ", "Good ."]),
+        ("en", ["- ", "One.\n", "> a) ", "Two?\n  ", "## 10) ", "Three\n", "2. Four\n", "– ", "Yes - no."]),
         ("de", ["Hauptstr. 5 ist hier. ", "Es war am 3. ", "Er kam."]),
         ("it", ["Il Sig. Rossi dorme. ", "Lei no."]),
         ("he", ["הכלב ישן.\u200f ", "הרדיו חדש."]),

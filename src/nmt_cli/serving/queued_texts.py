@@ -59,8 +59,7 @@ class QueuedText:
             split, counts = route.split(block, when=options.split_sentences)
             split_blocks.append(SplitBlock(block, split))
             is_aligned = options.alignments or bool(block.marks)
-            ranges = split.ranges_by_sentence(block.kept)
-            for text, kept, num_pieces in zip(split.sentences, ranges, counts, strict=True):
+            for text, kept, num_pieces in zip(split.sentences, split.kept_by_sentence(), counts, strict=True):
                 found = found_terms(text, kept, route, terms)
                 asked = AskedSentence(text, route.pair, tuple(kept), found, is_aligned)
                 sentences.append(queued_sentence(asked, num_pieces, task, caller))

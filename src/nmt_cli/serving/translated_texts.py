@@ -6,20 +6,19 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import zip_longest
 from typing import Annotated, Any
 
 from pydantic import BaseModel, PlainSerializer
 
+from nmt_cli.documents.kept_text import find_kept, without_overlaps
 from nmt_cli.documents.marked_text import MarkedText
 from nmt_cli.documents.markup import MarkupDocument, parse_markup, write_plain
 from nmt_cli.documents.markup_tokens import MarkupRules
 from nmt_cli.documents.parts import Block
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.pieces import Range
-from nmt_cli.tokenization.sentence_splitting import split_line
-from nmt_cli.tokenization.split_text import SplitText, by_rank
-from nmt_cli.tokenization.white_space import is_blank
+from nmt_cli.tokenization.sentence_splitting import masked, split_line
+from nmt_cli.tokenization.split_text import SplitText, by_rank, ranges_in
 
 # A model would lose a tag. The values of its attributes tell <b id=1> from the comparisons in "a <b and c> d".
 _TAG = r"""</?[A-Za-z][\w:.-]*(?:\s+[\w:.@-]+\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'<>]+))*\s*/?>|<!--[^<>]*-->"""
@@ -46,38 +45,28 @@ def split_text(
 ) -> SplitText:
     """The text cut at its line breaks and tags, and after the sentences of a line that is to be split.
 
-    Parts that do not fit are cut further. In kept ranges nothing ends a sentence.
+    Parts that do not fit are cut further. In kept ranges, in addresses and in placeholders nothing ends a sentence.
     """
-    segments: list[str] = []
-    for part in _BREAK.split(_as_words(text, kept)):
-        is_gap = _BREAK.fullmatch(part)
-        segments += (
-            [part]
-            if is_gap
-            else split_line(part, language, by_sentence=is_split(part), fits_model=fits, fits_part=fits)
-        )
-    split = SplitText.of(segments, is_gap=lambda segment: is_blank(segment) or bool(_BREAK.fullmatch(segment)))
-    return _cut_alike(text, split) if kept else split
-
-
-def _as_words(text: str, ranges: Sequence[Range]) -> str:
-    """The text with a word in place of each range, of the same length."""
-    parts, position = [], 0
-    for start, end in ranges:
-        parts += [text[position:start], re.sub(r"[\W_]", "x", text[start:end])]
-        position = end
-    return "".join([*parts, text[position:]])
-
-
-def _cut_alike(text: str, split: SplitText) -> SplitText:
-    """The text cut at the same places as a text of the same length."""
-    sentences, gaps, position = [], [], 0
-    for gap, sentence in zip_longest(split.gaps, split.sentences, fillvalue=""):
-        start = position + len(gap)
-        gaps.append(text[position:start])
-        position = start + len(sentence)
-        sentences.append(text[start:position])
-    return SplitText(sentences[:-1], gaps)
+    sentences: list[str] = []
+    gaps = [""]
+    all_kept: list[Range] = []
+    start = 0
+    for part in _BREAK.split(masked(text, kept)):
+        end = start + len(part)
+        line = text[start:end]
+        if _BREAK.fullmatch(part):
+            gaps[-1] += line
+        else:
+            of_line = without_overlaps(ranges_in(kept, start, end), find_kept(line))
+            segments = split_line(
+                line, language, kept=of_line, by_sentence=is_split(line), fits_model=fits, fits_part=fits
+            )
+            split = SplitText.of(segments)
+            sentences += split.sentences
+            gaps[-1:] = [gaps[-1] + split.gaps[0], *split.gaps[1:]]
+            all_kept += [(start + first, start + last) for first, last in of_line]
+        start = end
+    return SplitText(sentences, gaps, all_kept)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 
 from nmt_cli.languages import short_code
 from nmt_cli.recipe.schema import SplitSentences, TrainedLines
-from nmt_cli.tokenization.split_text import CLOSING, WIDE, SplitText, has_letters
+from nmt_cli.tokenization.pieces import Range
+from nmt_cli.tokenization.split_text import CLOSING, WIDE, SplitText, has_letters, ranges_in
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from nmt_cli.tokenization.white_space import INVISIBLE
 
@@ -26,19 +29,29 @@ _EMOJI = (
     "[\u200d\ufe0e-\ufe0f\u20e3\U000e0020-\U000e007f]*+"
 )
 _GAP = f"[{INVISIBLE}]*+(?=[^{INVISIBLE}])"
+_NOTE = r"\[[^\[\]]{1,20}\]"
 # Possessive quantifiers and lookbehinds keep texts of nothing but marks from taking quadratic time. The first condition
 # makes the search three times as fast. A Greek question ends in a semicolon. In French a space stands before ».
 _SENTENCE_END = re.compile(
     rf"(?=[{_STOPS}{_STOPS_WITHOUT_SPACE};\n\r\u2028\u2029])(?:"
-    rf"(?:(?<![{_STOPS}])[{_STOPS}]++|(?<=[Ͱ-Ͽἀ-῿]);)(?:[{CLOSING}]|\[\d+\]|[ \xa0\u2009\u202f]»(?=\s|\Z))*+"
+    rf"(?:(?<![{_STOPS}])[{_STOPS}]++|(?<=[Ͱ-Ͽἀ-῿]);)(?:[{CLOSING}]|{_NOTE}|[ \xa0\u2009\u202f]»(?=\s|\Z))*+"
     rf"(?:[{INVISIBLE}]{_GAP}|(?={_EMOJI})|(?<=[.!?])(?=[^\W\d_]))"
     rf"|(?<![{_STOPS_WITHOUT_SPACE}])[{_STOPS_WITHOUT_SPACE}]++[」』”’）]*+(?:[\"'»)\]]++(?=\s|\Z))?+{_GAP}"
     rf"|[\n\r\u2028\u2029]{_GAP})"
 )
 _BESIDE_WIDE = re.compile(rf"(?<=[{WIDE}])[.!?]|[.!?](?=[{WIDE}])")
-_SYMBOLS = re.compile(rf"(?:(?:[•‣◦⁃]|{_EMOJI})[{INVISIBLE}]*+)++")
+_SYMBOL = rf"(?:[•‣◦⁃]|{_EMOJI})[{INVISIBLE}]*+"
+_SYMBOLS = re.compile(rf"(?:{_SYMBOL})++")
+# Not "1.", which is an ordinal in many languages.
+_SYMBOLS_OF_LINE = re.compile(
+    rf"[{INVISIBLE}]*+(?:(?:[-–—*+>]|#{{1,6}}|\(?(?:\d{{1,3}}|[^\W\d_])\))[ \t]++|{_SYMBOL})++"
+)
+_LINE_BREAKS = frozenset("\n\r\u2028\u2029")
 _LAST_SYMBOLS = re.compile(rf"(?:{_EMOJI}[{INVISIBLE}]*+)++\Z")
 _BETWEEN_WORDS = re.compile(r"[\s\"'“‘„«(\[]")
+_ENDED = re.compile(rf"[{_STOPS}{CLOSING}]")
+# A letter that is neither small nor a capital, so it neither begins a sentence nor goes on with one.
+_CASELESS = "א"
 _LONGEST_ABBREVIATION = 32  # in characters; all abbreviations are shorter
 _FIRST_WORD = re.compile(rf"[{INVISIBLE}\"'“‘„«»(\[¿¡–—-]*+(?:\w\)\s)?([^\W_]+|\S)")
 
@@ -90,7 +103,15 @@ class LineSplitter:
         self._has_logged_split = False
 
     def split(
-        self, line: str, ids: Sequence[int], language: str, *, when: SplitSentences, place: str, model_limit: int
+        self,
+        line: str,
+        ids: Sequence[int],
+        language: str,
+        *,
+        kept: Sequence[Range],
+        when: SplitSentences,
+        place: str,
+        model_limit: int,
     ) -> SplitText:
         """The parts of a line in a language, in order; a blank line has none. `ids` has its pieces.
 
@@ -101,15 +122,16 @@ class LineSplitter:
         is_too_long = len(ids) > model_limit
         by_sentence = is_too_long or is_split(line, len(ids), when=when, trained=self._trained)
         if not by_sentence:
-            return SplitText.of([line])
+            return SplitText.of([line], kept)
 
         def fits(limit: int) -> Callable[[str], bool]:
             return lambda part: len(self._tokenizer.encode_source([part])[0]) <= limit
 
         fits_model = fits(model_limit) if is_too_long else lambda part: True
-        split = SplitText.of(
-            split_line(line, language, by_sentence=True, fits_model=fits_model, fits_part=fits(part_limit))
+        parts = split_line(
+            line, language, kept=kept, by_sentence=True, fits_model=fits_model, fits_part=fits(part_limit)
         )
+        split = SplitText.of(parts, kept)
         if is_too_long and len(split.sentences) > 1:
             message = (
                 "%s has %s pieces, and this model takes %s at once: it is translated in %d parts, cut at sentence ends "
@@ -143,44 +165,66 @@ def share_of_several_sentences(lines: Iterable[str], language: str) -> float:
 
 
 def split_line(
-    line: str, language: str, *, by_sentence: bool, fits_model: Callable[[str], bool], fits_part: Callable[[str], bool]
+    line: str,
+    language: str,
+    *,
+    kept: Sequence[Range],
+    by_sentence: bool,
+    fits_model: Callable[[str], bool],
+    fits_part: Callable[[str], bool],
 ) -> list[str]:
     """The line in sentences, or whole. A sentence that does not fit the model is cut into parts."""
     segments = []
-    for sentence in split_sentences(line, language) if by_sentence else [line]:
-        is_whole = fits_model(sentence.strip())
-        segments += [sentence] if is_whole else split_to_fit(sentence, fits=lambda part: fits_part(part.strip()))
+    position = 0
+    for sentence in split_sentences(line, language, kept) if by_sentence else [line]:
+        end = position + len(sentence)
+        segments += (
+            [sentence]
+            if fits_model(sentence.strip())
+            else split_to_fit(sentence, fits=lambda part: fits_part(part.strip()), kept=ranges_in(kept, position, end))
+        )
+        position = end
     return segments
 
 
-def split_sentences(line: str, language: str) -> list[str]:
+def split_sentences(line: str, language: str, kept: Sequence[Range] = ()) -> list[str]:
     """The sentences of a line, each with the white space after it; together they are the line.
 
     In doubt a sentence goes on: after an abbreviation, an initial or an ordinal, and before a small letter, unless the
-    line has no capital one. A line break ends a sentence like a full stop. Bullets and emoji before and after a
-    sentence are a part of their own.
+    line has no capital one. A line break ends a sentence like a full stop. Emoji, bullets and other marks of a list
+    before and after a sentence are a part of their own. In `kept` ranges nothing ends a sentence.
     """
-    sentences: list[str] = []
-    start, language, is_small = 0, short_code(language), line == line.lower()
-    if symbols := _SYMBOLS.match(line):
-        sentences.append(symbols[0])
-        start = symbols.end()
-    for mark in _SENTENCE_END.finditer(line):
+    text, language, is_lower_case = masked(line, kept), short_code(language), line == line.lower()
+    symbols = _SYMBOLS_OF_LINE.match(text)
+    starts = [0, symbols.end() if symbols else 0]
+    for mark in _SENTENCE_END.finditer(text):
         end = mark.end()
-        if end > start and _ends_sentence(line, start, mark, language, is_small=is_small):
-            sentences.append(line[start:end])
-            symbols = _SYMBOLS.match(line, end)
-            sentences += [symbols[0]] if symbols else []
-            start = symbols.end() if symbols else end
-    last = None if line.isascii() else _LAST_SYMBOLS.search(line, start)
-    middle = last.start() if last else len(line)
-    return [*sentences, *filter(None, (line[start:middle], line[middle:]))]
+        if end > starts[-1] and _ends_sentence(text, starts[-1], mark, language, is_lower_case=is_lower_case):
+            symbols = (_SYMBOLS if _LINE_BREAKS.isdisjoint(mark[0]) else _SYMBOLS_OF_LINE).match(text, end)
+            starts += [end, symbols.end() if symbols else end]
+    last = None if line.isascii() else _LAST_SYMBOLS.search(text, starts[-1])
+    ends = [*starts[1:], last.start() if last else len(line), len(line)]
+    return [line[start:end] for start, end in zip([*starts, ends[-2]], ends, strict=True) if start < end]
 
 
-def _ends_sentence(line: str, start: int, mark: re.Match[str], language: str, *, is_small: bool) -> bool:
+def masked(text: str, kept: Sequence[Range]) -> str:
+    """The text with letters in place of the marks and spaces of its kept ranges, of the same length.
+
+    A range without letters directly after a sentence, such as the number of a note, closes it like a quotation mark.
+    """
+    result, position = "", 0
+    for start, end in kept:
+        result += text[position:start]
+        is_note = _ENDED.match(result, start - 1) and not has_letters(text[start:end])
+        result += '"' * (end - start) if is_note else re.sub(r"[\W_]", _CASELESS, text[start:end])
+        position = end
+    return result + text[position:]
+
+
+def _ends_sentence(line: str, start: int, mark: re.Match[str], language: str, *, is_lower_case: bool) -> bool:
     """Whether the sentence that begins at `start` ends at this mark."""
     first_word = _FIRST_WORD.match(line, mark.end())
-    if first_word is None:
+    if first_word is None or line.startswith(". ", first_word.start(1)):  # "Well . . . No."
         return False
     next_word = first_word[1]
     begins = next_word.istitle() and next_word.lower() in _FIRST_WORDS and line[first_word.end() :][:1] != "."
@@ -188,7 +232,8 @@ def _ends_sentence(line: str, start: int, mark: re.Match[str], language: str, *,
     if is_without_space and (mark[0][:2] == ".." or not (begins or _BESIDE_WIDE.match(line, mark.end() - 1))):
         return False  # node.js
     # Georgian letters count as small, also at the beginning; a name such as iPhone can begin a sentence.
-    if next_word.islower() and next_word[0] != next_word[0].title() and not (is_small and mark[0].strip() in ".!?"):
+    goes_on = next_word.islower() and next_word[0] != next_word[0].title()
+    if goes_on and not (is_lower_case and mark[0].strip() in ".!?"):
         return False
     if mark[0][0] in "。！？" and mark[0][1:2] in "」』" and next_word[0] in "とっ":  # what was said goes on
         return False
@@ -203,7 +248,7 @@ def _is_full_stop(line: str, start: int, stop: int, language: str, *, next_word:
     `begins` says that the next word is one with which sentences begin.
     """
     before = line[max(start, stop - _LONGEST_ABBREVIATION) : stop]
-    last_word = _BETWEEN_WORDS.split(before.rstrip("\"'”’“‘»"))[-1]
+    last_word = _BETWEEN_WORDS.split(before.rstrip("\"'”’“‘» \xa0\u2009\u202f"))[-1]
     word = last_word.lower()
     if (number := word.replace(".", "")).isdecimal():
         is_ordinal = language in _LANGUAGES_WITH_DOTTED_ORDINALS and len(number) <= _LONGEST_ORDINAL and not begins
@@ -212,23 +257,27 @@ def _is_full_stop(line: str, start: int, stop: int, language: str, *, next_word:
         return False
     if word in _ABBREVIATIONS:
         return False
-    is_initial = not word or (len(word) == 1 and word != word.upper() and (word, language) != ("i", "en"))
+    is_initial = len(word) == 1 and word != word.upper() and (word, language) != ("i", "en")
     is_dotted_abbreviation = "." in (word[1:2], word[-2:-1])  # p.ex, U.S
     return begins or not (is_initial or is_dotted_abbreviation or word in _ENDS_OF_NAMES)
 
 
-def split_to_fit(text: str, *, fits: Callable[[str], bool]) -> list[str]:
+def split_to_fit(text: str, *, fits: Callable[[str], bool], kept: Sequence[Range] = ()) -> list[str]:
     """The parts of `text` in order, each of which fits; together they are `text`, with nothing added or left out.
 
     A part ends after a sentence, a clause or a word, in this order of preference. A boundary in the first half of the
-    part is passed over. A word that does not fit is cut anywhere, but a single character is never cut.
+    part is passed over. A word that does not fit is cut anywhere, but a single character or a kept range is never cut:
+    if it does not fit, it is a part of its own.
     """
     parts = []
     start = 0
     while start < len(text):
-        part = _first_part(text, start, fits)
-        parts.append(part)
-        start += len(part)
+        end = start + len(_first_part(text, start, fits))
+        place = bisect_right(kept, end, key=itemgetter(1))
+        if place < len(kept) and kept[place][0] < end:
+            end = kept[place][start >= kept[place][0]]
+        parts.append(text[start:end])
+        start = end
     return parts
 
 

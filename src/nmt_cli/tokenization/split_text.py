@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
@@ -15,13 +15,14 @@ from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.pieces import Link, Range
 from nmt_cli.tokenization.white_space import is_blank
 
-CLOSING: Final = "\"'”’“‘»)\\]"
-"""What closes a sentence after its mark, to be put between the brackets of a pattern."""
+CLOSING: Final = "\"'”’“‘»)\\]¹²³⁰-⁹*†"
+"""What closes a sentence after its mark, also the marks of notes, to be put between the brackets of a pattern."""
 WIDE: Final = "\u2e80-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uff60"
 """The letters and marks of Chinese and Japanese, in the same way."""
 # In Chinese and Japanese, sentences too follow each other without a space; in Thai and its kin, only words do.
 _SCRIPTS_WITHOUT_GAPS = ("Hani", "Hans", "Hant", "Jpan")
 _ENDS_WIDE = re.compile(rf"[{WIDE}…—][{CLOSING}]*\Z")
+_LETTER_OF_LIST = re.compile(r"\s*\(?[^\W\d_]\)\s*")
 _ENDS_WITH_WIDE_MARK = re.compile(rf"[。！？…；：，、｡」』）】》〉][{CLOSING}]*\Z")
 
 T = TypeVar("T")
@@ -29,24 +30,28 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SplitText:
-    """The sentences of a text; `gaps` has what stands before the first, between each two, and after the last."""
+    """The sentences of a text; `gaps` has what stands before the first, between each two, and after the last.
+
+    The `kept` ranges of the text, in order, stay as they are.
+    """
 
     sentences: list[str]
     gaps: list[str]
+    kept: Sequence[Range] = ()
 
     @classmethod
-    def of(cls, segments: Iterable[str], *, is_gap: Callable[[str], bool] = is_blank) -> Self:
-        """The text that these segments are, each with the white space around it; some belong to a gap."""
+    def of(cls, segments: Iterable[str], kept: Sequence[Range] = ()) -> Self:
+        """The text that these segments are, each with the white space around it; a blank one belongs to a gap."""
         sentences: list[str] = []
         gaps = [""]
         for segment in segments:
-            sentence = "" if is_gap(segment) else segment.strip()
+            sentence = "" if is_blank(segment) else segment.strip()
             before, _, after = segment.partition(sentence) if sentence else (segment, "", "")
             gaps[-1] += before
             if sentence:
                 sentences.append(sentence)
                 gaps.append(after)
-        return cls(sentences, gaps)
+        return cls(sentences, gaps, kept)
 
     @property
     def text(self) -> str:
@@ -77,17 +82,14 @@ class SplitText:
             text += translation + gap
         return text, moved
 
-    def ranges_by_sentence(self, ranges: Sequence[Range]) -> list[list[Range]]:
-        """Ranges of characters of the text, in order, as ranges of each sentence; one across an end is cut there."""
+    def kept_by_sentence(self) -> list[list[Range]]:
+        """The kept ranges as ranges of each sentence; one across an end is cut there."""
         found: list[list[Range]] = []
         start = 0
         for gap, sentence in zip(self.gaps, self.sentences, strict=False):
             start += len(gap)
             end = start + len(sentence)
-            inside = ranges[
-                bisect_right(ranges, start, key=itemgetter(1)) : bisect_left(ranges, end, key=itemgetter(0))
-            ]
-            found.append([(max(first, start) - start, min(last, end) - start) for first, last in inside])
+            found.append(ranges_in(self.kept, start, end))
             start = end
         return found
 
@@ -99,6 +101,12 @@ class SplitText:
                 translation = translations[index - 1]
                 gaps[index] = _target_gap(gaps[index], sentence, translation, languages, keeps_breaks=keeps_breaks)
         return gaps
+
+
+def ranges_in(ranges: Sequence[Range], start: int, end: int) -> list[Range]:
+    """Ranges of a text, in order, as ranges of the part of it from `start` to `end`; one across an end is cut there."""
+    inside = ranges[bisect_right(ranges, start, key=itemgetter(1)) : bisect_left(ranges, end, key=itemgetter(0))]
+    return [(max(first, start) - start, min(last, end) - start) for first, last in inside]
 
 
 def by_rank(candidates: Sequence[Sequence[T]]) -> list[list[T]]:
@@ -125,5 +133,5 @@ def _target_gap(gap: str, source: str, translation: str, languages: LanguagePair
 
 
 def has_letters(text: str) -> bool:
-    """Whether a text has a letter of any script; digits and emoji are none."""
-    return any(map(str.isalpha, text))
+    """Whether a text has a letter of any script; digits, emoji and the `a)` of a list are none."""
+    return any(map(str.isalpha, text)) and not _LETTER_OF_LIST.fullmatch(text)
