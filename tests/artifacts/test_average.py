@@ -294,6 +294,9 @@ def test_every_weight_is_the_mean_and_all_else_is_the_last_model_s(models: list[
     of_hub = load_saved_config(models[1]).model_copy(update={"imported_from": "Helsinki-NLP/opus-mt-en-de@abc"})
     (models[1] / "config.yaml").write_text(dump_saved_config(of_hub), encoding="utf-8")
     write_manifest(models[1], {"kind": "model", "updates": of_hub.updates})
+    for model, licence in zip(models, ("cc-by-4.0", "cc-by-nc-4.0"), strict=True):
+        (model / "README.md").write_text(f"---\nlicense: {licence}\n---\n", encoding="utf-8")
+        (model / "LICENSE").write_text(f"all of {licence}", encoding="utf-8")
     call(*models, output=tmp_path / "mean")
     first, second, mean = (read_tensors(path / "model.safetensors", hint="") for path in (*models, tmp_path / "mean"))
     assert first.keys() == mean.keys()
@@ -303,6 +306,8 @@ def test_every_weight_is_the_mean_and_all_else_is_the_last_model_s(models: list[
     assert (config.updates, config.validation, config.average_losses, config.imported_from) == ([], [], None, None)
     facts = dict(_model_facts(describe_model(tmp_path / "mean"), name="mean"))
     assert facts["weights"] == "imported from another program or an average of models"
+    assert facts["licence"] == "cc-by-4.0, cc-by-nc-4.0: for non-commercial use only"
+    assert (tmp_path / "mean" / "LICENSE").read_text(encoding="utf-8") == "all of cc-by-4.0\nall of cc-by-nc-4.0"
     assert config.recipe == load_saved_config(models[1]).recipe
     card = (tmp_path / "mean" / "README.md").read_text(encoding="utf-8")
     assert f"the average of 2 models: `{models[0]}`, `{models[1]}`." in card

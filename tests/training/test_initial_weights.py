@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from nmt_cli.artifacts.info import describe_model
+from nmt_cli.artifacts.model_card import read_card
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import model_of_run, open_run
 from nmt_cli.artifacts.weights import read_tensors
@@ -42,6 +44,26 @@ def trained(finished_run: Callable[..., Path]) -> Path:
 def model(trained: Path, tmp_path: Path) -> Path:
     """A copy of it."""
     return shutil.copytree(trained, tmp_path / "model")
+
+
+def test_a_fine_tuned_model_has_the_licence_of_the_model_that_it_was_made_of(
+    prepared: PreparedData, model: Path, tmp_path: Path
+) -> None:
+    card = "---\nlicense: cc-by-nc-4.0\nbase_model: facebook/nllb-200-distilled-600M\n---\n\n# NLLB-200\n"
+    (model / "README.md").write_text(card, encoding="utf-8")
+    (model / "LICENSE").write_text("not for sale", encoding="utf-8")
+    assert train(prepared, tmp_path / "tuned", STILL, "training.updates=1", init_from=model) == 0
+    shutil.rmtree(model)
+    tuned = tmp_path / "tuned" / "model"
+    assert train(prepared, tmp_path / "again", STILL, "training.updates=1", init_from=tuned) == 0
+    average([tmp_path / "again"], output=tmp_path / "average", last=1, best=None, overwrite=False)
+    average([tuned, tmp_path / "average"], output=tmp_path / "mean", last=None, best=None, overwrite=False)
+    for made in (tuned, tmp_path / "again" / "model", tmp_path / "average", tmp_path / "mean"):
+        assert describe_model(made)["license"] == "cc-by-nc-4.0", made
+        values, text = read_card(made)
+        assert values["base_model"] == "facebook/nllb-200-distilled-600M"
+        assert "cc-by-nc-4.0" in text
+        assert (made / "LICENSE").read_text(encoding="utf-8") == "not for sale"
 
 
 @pytest.mark.parametrize("is_named", [True, False], ids=["the model", "its run"])

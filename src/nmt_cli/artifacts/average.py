@@ -17,8 +17,14 @@ from torch import Tensor
 
 from nmt_cli import __version__, files
 from nmt_cli.artifacts.checkpoints import Checkpoint, best_first
-from nmt_cli.artifacts.manifest import DAMAGED_HINT, LICENCE_FILES, MANIFEST, WEIGHTS, verify_files
-from nmt_cli.artifacts.model_card import front_matter, render_card, with_front_matter
+from nmt_cli.artifacts.manifest import DAMAGED_HINT, MANIFEST, WEIGHTS, licence_files, verify_files
+from nmt_cli.artifacts.model_card import (
+    front_matter,
+    inherited_values,
+    names_at_head,
+    render_card,
+    with_front_matter,
+)
 from nmt_cli.artifacts.model_directory import (
     AverageLosses,
     SavedModelConfig,
@@ -91,7 +97,8 @@ def write_average_of_checkpoints(
         target_spm=target_spm,
         card=card,
         overwrite=may_replace,
-        unlisted=_files_of_user(output) if output.parent.resolve() == run.directory.resolve() else None,
+        unlisted=licence_files([run.directory])
+        | (_files_of_user(output) if output.parent.resolve() == run.directory.resolve() else {}),
     )
     return losses
 
@@ -142,7 +149,9 @@ def write_average_of_models(paths: Sequence[Path], *, output: Path, overwrite: b
             "trained_lines": TrainedLines.combined([config.trained_lines for config in configs]),
         }
     )
-    body = render("average_model_card.md", config=config, paths=paths, command=shlex.join(command))
+    inherited = inherited_values(paths)
+    licence = names_at_head(inherited, "license")
+    body = render("average_model_card.md", config=config, paths=paths, command=shlex.join(command), licence=licence)
     source_spm, target_spm = ((paths[-1] / name).read_bytes() for name in _TOKENIZERS)
     save_model(
         output,
@@ -150,8 +159,9 @@ def write_average_of_models(paths: Sequence[Path], *, output: Path, overwrite: b
         weights=weights,
         source_spm=source_spm,
         target_spm=target_spm,
-        card=with_front_matter(front_matter(config.languages), body),
+        card=with_front_matter(front_matter(config.languages) | inherited, body),
         overwrite=overwrite,
+        unlisted=licence_files(paths),
     )
 
 
@@ -170,8 +180,8 @@ def _files_of_user(model: Path) -> dict[str, bytes]:
     """The licence that a user added to a model and, under the name README.old.md, the card that a user edited."""
     card, manifest = model / "README.md", model / MANIFEST  # which has the hash of the card that nmt wrote
     is_edited = card.is_file() and manifest.is_file() and files.sha256(card).encode() not in manifest.read_bytes()
-    names = {name: name for name in LICENCE_FILES} | {_OLD_CARD: card.name if is_edited else _OLD_CARD}
-    return {kept: (model / name).read_bytes() for kept, name in names.items() if (model / name).is_file()}
+    old_card = card if is_edited else model / _OLD_CARD
+    return licence_files([model]) | ({_OLD_CARD: old_card.read_bytes()} if old_card.is_file() else {})
 
 
 def _mean_of_weights(directories: Sequence[Path], *, hint: str) -> dict[str, Tensor]:

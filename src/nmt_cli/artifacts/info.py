@@ -13,7 +13,7 @@ from nmt_cli.artifacts.checkpoints import Checkpoint, best_first, read_checkpoin
 from nmt_cli.artifacts.directory_kinds import kind_of
 from nmt_cli.artifacts.history import History
 from nmt_cli.artifacts.manifest import DAMAGED_HINT, WEIGHTS, verify_files
-from nmt_cli.artifacts.model_card import read_card
+from nmt_cli.artifacts.model_card import inherited_values, names_at_head
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import Run, command_to_continue, model_of_run
 from nmt_cli.errors import ModelError
@@ -41,7 +41,7 @@ def describe_model(path: Path) -> dict[str, Any]:
         "average_losses": None if config.average_losses is None else config.average_losses.model_dump(),
         "trained_lines": config.trained_lines and config.trained_lines.model_dump(),
         "imported_from": config.imported_from,
-        "license": str(licence) if (licence := read_card(path)[0].get("license")) else None,
+        "license": names_at_head(inherited_values([path]), "license"),
         "damage": _damage(path),
         "recipe": config.recipe.model_dump(mode="json"),
     }

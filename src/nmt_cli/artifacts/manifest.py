@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,15 @@ RUN_FILE = "run.json"
 DAMAGED_HINT = "remove the directory, and copy or import it again, or make it again: nmt average runs/NAME"
 _FORMAT = 1
 LICENCE_FILES = ("LICENSE", "NOTICE")  # which a user may add
+
+
+def licence_files(models: Sequence[Path]) -> dict[str, bytes]:
+    """LICENSE and NOTICE of models, for a model made of them; different ones of several models follow one another."""
+    contents = {
+        name: dict.fromkeys((model / name).read_bytes() for model in models if (model / name).is_file())
+        for name in LICENCE_FILES
+    }
+    return {name: b"\n".join(different) for name, different in contents.items() if different}
 
 
 def write_manifest(directory: Path, fields: Mapping[str, Any]) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -22,6 +22,7 @@ def render_card(run: Run, *, config: SavedModelConfig, num_parameters: int, comm
     splits = summary.get("splits") or {}
     numbers = splits.get("train", {}).get("by_direction") or []
     sizes = [f"{pair} {number:,}" for pair, number in zip(config.languages.pairs, numbers, strict=bool(numbers))]
+    inherited = {} if run.record.init_from is None else run.record.init_from.card
     body = render(
         "model_card.md",
         run=run,
@@ -34,9 +35,11 @@ def render_card(run: Run, *, config: SavedModelConfig, num_parameters: int, comm
         directions=config.validation[-1].by_direction if config.validation else {},
         files=[entry for entry in summary.get("inputs", []) if entry.get("sha256")],
         scores=[result.bleu for result in config.validation if result.bleu is not None],
+        base_model=names_at_head(inherited, "base_model"),
+        licence=names_at_head(inherited, "license"),
         signatures=sorted({result.signature for result in config.validation if result.signature}),
     )
-    front = front_matter(config.languages) | {"tags": ["translation", "transformer"]}
+    front = front_matter(config.languages) | inherited | {"tags": ["translation", "transformer"]}
     if repositories := _hub_repositories(summary):
         front["datasets"] = repositories
     return with_front_matter(front, body)
@@ -62,6 +65,25 @@ def read_card(directory: Path) -> tuple[dict[str, Any], str]:
     except yaml.YAMLError:
         values = None
     return values if isinstance(values, dict) else {}, parts[2].lstrip("\n")
+
+
+def inherited_values(models: Iterable[Path]) -> dict[str, Any]:
+    """What the cards of these models name as licence and base model, for the head of the card of a model made of them.
+
+    Several different ones are a list.
+    """
+    heads, inherited = [read_card(model)[0] for model in models], dict[str, Any]()
+    for key in ("license", "base_model"):
+        listed = [value if isinstance(value, list) else [value] for head in heads if (value := head.get(key))]
+        if named := [*dict.fromkeys(str(name) for names in listed for name in names)]:
+            inherited[key] = named[0] if len(named) == 1 else named
+    return inherited
+
+
+def names_at_head(values: Mapping[str, Any], key: Literal["license", "base_model"]) -> str | None:
+    """The licence or base model among `inherited_values`, with commas between several; None if there is none."""
+    names = values.get(key)
+    return ", ".join(names) if isinstance(names, list) else names
 
 
 def with_front_matter(values: Mapping[str, Any], body: str) -> str:

@@ -35,7 +35,7 @@ class _Fields(BaseModel):
 
 
 class InitialModel(_Fields):
-    """The model directory whose weights a run began with.
+    """The model directory whose weights a run began with, and what cards of models made of it inherit from its card.
 
     It is not read again once the run has a checkpoint.
     """
@@ -43,6 +43,7 @@ class InitialModel(_Fields):
     path: str
     weights_sha256: str
     updates: list[int]
+    card: dict[str, Any] = {}
 
 
 class MeasuredTokens(_Fields):

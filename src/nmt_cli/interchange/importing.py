@@ -15,8 +15,15 @@ import torch
 from pydantic import ValidationError
 
 from nmt_cli import __version__
-from nmt_cli.artifacts.manifest import LICENCE_FILES
-from nmt_cli.artifacts.model_card import front_matter, licence_text, read_card, with_front_matter
+from nmt_cli.artifacts.manifest import licence_files
+from nmt_cli.artifacts.model_card import (
+    front_matter,
+    inherited_values,
+    licence_text,
+    names_at_head,
+    read_card,
+    with_front_matter,
+)
 from nmt_cli.artifacts.model_directory import (
     LoadedModel,
     SavedModelConfig,
@@ -97,8 +104,7 @@ def import_model(
         loaded = LoadedModel(model, Tokenizer(source_spm), Tokenizer(target_spm), config)
         agreement, comparison = _compare_with_original(loaded, marian, source=source, target=target)
     num_parameters = model.num_parameters()
-    licence = read_card(marian.directory)[0].get("license")
-    licence = None if licence is None else str(licence)
+    licence = names_at_head(inherited_values([marian.directory]), "license")
     card = _card(marian, config, num_parameters=num_parameters, agreement=agreement, licence=licence)
     save_model(
         output,
@@ -108,9 +114,7 @@ def import_model(
         target_spm=target_spm,
         card=card,
         overwrite=overwrite,
-        unlisted={
-            file.name: file.read_bytes() for name in LICENCE_FILES if (file := marian.directory / name).is_file()
-        },
+        unlisted=licence_files([marian.directory]),
     )
     return ImportedModel(
         languages=directions,
@@ -290,11 +294,9 @@ def _card(
     licence: str | None,
 ) -> str:
     _, body = read_card(marian.directory)
-    front = front_matter(config.languages)
+    front = front_matter(config.languages) | inherited_values([marian.directory])
     if config.imported_from is not None:
         front["base_model"] = config.imported_from.partition("@")[0]
-    if licence is not None:
-        front["license"] = licence
     text = render(
         "imported_model_card.md",
         config=config,

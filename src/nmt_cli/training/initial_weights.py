@@ -13,6 +13,7 @@ from torch import Tensor
 
 from nmt_cli.artifacts.directory_kinds import check_is_model, kind_of
 from nmt_cli.artifacts.manifest import DAMAGED_HINT, WEIGHTS, verify_files
+from nmt_cli.artifacts.model_card import inherited_values
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import InitialModel, open_run
 from nmt_cli.artifacts.weights import check_finite, check_names_and_shapes, read_tensors, weights_of
@@ -40,7 +41,12 @@ def describe_initial_model(path: Path, recipe: Recipe, data: PreparedData | None
     if data is not None:
         _check_vocabulary(path, listed, data)
     _check_architecture(path, config.recipe.model, recipe.model)
-    return InitialModel(path=str(path.resolve()), weights_sha256=listed[WEIGHTS]["sha256"], updates=config.updates)
+    return InitialModel(
+        path=str(path.resolve()),
+        weights_sha256=listed[WEIGHTS]["sha256"],
+        updates=config.updates,
+        card=inherited_values([path]),
+    )
 
 
 def with_initial_architecture(

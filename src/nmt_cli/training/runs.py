@@ -18,7 +18,7 @@ import numpy as np
 
 from nmt_cli import files
 from nmt_cli.artifacts.directory_kinds import kind_of
-from nmt_cli.artifacts.manifest import RUN_FILE
+from nmt_cli.artifacts.manifest import RUN_FILE, licence_files
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import CHECKPOINTS, InitialModel, Run, RunRecord, open_run
 from nmt_cli.dataset.data_manifest import read_manifest
@@ -134,6 +134,8 @@ def open_or_begin(
     with files.new_directory(directory, error=ModelError) as temporary:
         shutil.copyfile(data.source_tokenizer_file, temporary / "source.spm")
         shutil.copyfile(data.target_tokenizer_file, temporary / "target.spm")
+        for name, content in licence_files([] if initial is None else [Path(initial.path)]).items():
+            (temporary / name).write_bytes(content)
         (temporary / "recipe.yaml").write_text(dump_recipe(recipe), encoding="utf-8")
         (temporary / RUN_FILE).write_text(_as_json(_record(data, recipe, command, initial)), encoding="utf-8")
     return open_run(directory)
