@@ -243,6 +243,7 @@ def test_a_cue_ends_where_the_next_one_begins(name: str, start: str, before: str
             "JOHN: One\ntwo: three.\n<i>DR. ÉVA (off): Four at\n10:30.</i>",
             ["JOHN: One two: three.", "DR. ÉVA (off): Four at 10:30."],
         ),
+        ("WE SAW\nTHE SIGN: STOP.\nANN: One.", ["WE SAW THE SIGN: STOP.", "ANN: One."]),
         ("<v Ann>One\ntwo.\n<v.loud Bob>Three.", ["One two.", "Three."]),
         ("<v Ann>One.</v> <v Bob>Two\nthree.</v>", ["One.", "Two three."]),
         ("One.\n\nTwo.\n \n3\n", ["One.", "Two."]),

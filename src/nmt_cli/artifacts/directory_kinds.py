@@ -73,7 +73,7 @@ def check_is_model(path: Path) -> None:
         message, hint = f"{path} is {name}, which must be imported first", import_command(path)
     elif isfile(path / "model.bin"):
         message = f"{path} is a model of CTranslate2"
-        hint = "name the model that it was made of: nmt decode -m MODEL --engine ctranslate2 --precision int8"
+        hint = "name the model that it was made of; nmt decode and nmt serve translate it with --engine ctranslate2"
     elif path.is_file():
         message = f"{path} is a file, not a model directory"
     elif runs := directories_in(path, "run"):

@@ -22,7 +22,7 @@ def render_card(run: Run, *, config: SavedModelConfig, num_parameters: int, comm
     splits = summary.get("splits") or {}
     numbers = splits.get("train", {}).get("by_direction") or []
     sizes = [f"{pair} {number:,}" for pair, number in zip(config.languages.pairs, numbers, strict=bool(numbers))]
-    inherited = {} if run.record.init_from is None else run.record.init_from.card
+    inherited = {} if run.record.init_from is None else run.record.init_from.inherited
     body = render(
         "model_card.md",
         run=run,
@@ -73,7 +73,7 @@ def inherited_values(models: Iterable[Path]) -> dict[str, Any]:
     Several different ones are a list.
     """
     heads, inherited = [read_card(model)[0] for model in models], dict[str, Any]()
-    for key in ("license", "base_model"):
+    for key in ("license", "license_name", "license_link", "base_model"):
         listed = [value if isinstance(value, list) else [value] for head in heads if (value := head.get(key))]
         if named := [*dict.fromkeys(str(name) for names in listed for name in names)]:
             inherited[key] = named[0] if len(named) == 1 else named

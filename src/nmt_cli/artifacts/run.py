@@ -35,7 +35,7 @@ class _Fields(BaseModel):
 
 
 class InitialModel(_Fields):
-    """The model directory whose weights a run began with, and what cards of models made of it inherit from its card.
+    """The model directory whose weights a run began with, and the licence and base model that its models inherit.
 
     It is not read again once the run has a checkpoint.
     """
@@ -43,7 +43,7 @@ class InitialModel(_Fields):
     path: str
     weights_sha256: str
     updates: list[int]
-    card: dict[str, Any] = {}
+    inherited: dict[str, Any] = {}
 
 
 class MeasuredTokens(_Fields):

@@ -99,9 +99,8 @@ class LineReader:
         longest = config.longest_source(self._engine.max_positions - max(map(len, source.symbols)))
         # Nobody knows where a prefix ends, so a line with a prefix stays whole.
         when = "never" if source.prefix else config.split_sentences
-        kept = line.kept or ()
         split = self._splitter.split(
-            line.text, source.ids, languages.source, kept=kept, when=when, place=place, model_limit=longest
+            line.text, source.ids, languages.source, kept=line.kept or (), when=when, place=place, model_limit=longest
         )
         kept_parts = split.kept_by_sentence()
         cased = [

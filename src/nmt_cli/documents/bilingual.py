@@ -220,7 +220,8 @@ def _untranslated(tree: _Tree, unit: int, source: int, target: int) -> dict[int,
     A text is a translation if the unit is approved, as its state says, or if it differs from the source.
     """
     sources, targets = tree.segments(source), tree.segments(target)
-    pairs = {targets[name]: sources[name] for name in sources if name in targets} or {target: source}
+    pairs = {targets[name]: sources[name] for name in sources} if sources.keys() <= targets.keys() else {}
+    pairs = pairs or {target: source}
     state = _attribute(tree.tokens[target], "state") or _attribute(tree.tokens[unit], "state")
     is_approved = any(_attribute(tree.tokens[unit], name) == value for name, value in _APPROVALS)
     if not tree.inner_text(target) or (_NO_TRANSLATION.fullmatch(state) and not is_approved):

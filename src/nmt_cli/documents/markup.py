@@ -35,8 +35,8 @@ _SPACES = re.compile(r"[ \t\r\n\f]+")
 # Also read from the end of a run, reversed: `;psbn&` is `&nbsp;`.
 _SPACE = re.compile(r"(?:\s|&nbsp;|;psbn&|&#160;|;061#&|&#xa0;|;0ax#&)*+", re.IGNORECASE)
 _REFERENCE = re.compile(r"&(?:#\d+|#x[0-9a-f]+|\w+);", re.IGNORECASE)
-# A character that a document may spell as a reference throughout. References of letters only hide an address.
-_WITH_REFERENCE = re.compile(r"[^\s\w.&<>]", re.ASCII)
+# A character that a document may spell as a reference throughout; those of an address only hide it.
+_WITH_REFERENCE = re.compile(r"[^\s\w.:/&<>-]", re.ASCII)
 # As programs of Android name another text: @string/ok, ?android:attr/title.
 _RESOURCE = re.compile(r"[@?](?:[\w.]+:)?\w+/[\w.]+")
 _SYMBOL = re.compile(r"[^\s.,:;!?…'\"’‘“”„«»()\[\]/–—-]")

@@ -27,7 +27,10 @@ _DASH = re.compile(rf"{_CODE_OR_TAG}*+[-‐–—][ \t]*")
 _VOICE = r"<v[ \t.]"
 # In capitals: JOHN SMITH (off):
 _NAME = r"\p{Lu}[\p{Lu}\p{M}\d .'’&#-]*+(?:\([^()\n]*\) *)?:(?!\S)"
-_SPEAKER = regex.compile(rf"{_CODE_OR_TAG}*?(?:[-‐–—]|{_VOICE}|{_NAME})")
+_SPEAKER = re.compile(rf"{_CODE_OR_TAG}*?(?:[-‐–—]|{_VOICE})")
+_NAMED_SPEAKER = regex.compile(rf"{_CODE_OR_TAG}*?{_NAME}")
+# A text in capitals may go on with a word and a colon.
+_ENDS = re.compile(r"[.!?…\"”’»)\]>♪-]\s*\Z")
 # A line may end at a space and, in Chinese and Japanese, between characters, some of which begin no line.
 _LINE_BREAK = re.compile(rf" |(?<=[{WIDE}])(?=\w)(?![ーぁぃぅぇぉっゃゅょァィゥェォッャュョ々])")
 _NO_BLOCKS = frozenset[str]()
@@ -54,10 +57,11 @@ def subtitle_parts(text: str, *, has_references: bool) -> list[Part]:
 
 def _speeches(text: str) -> list[str]:
     """The paragraphs of a cue, which speakers divide."""
-    lines = [part for line in text.splitlines(keepends=True) for part in re.split(f"(?={_VOICE})", line)]
+    lines = [part for line in text.splitlines(keepends=True) for part in re.split(f"(?<=.)(?={_VOICE})", line)]
     speeches = lines[:1]
     for before, line in pairwise(lines):
-        if not before.strip() or _SPEAKER.match(line):
+        is_named = _ENDS.search(before) and _NAMED_SPEAKER.match(line)
+        if not before.strip() or _SPEAKER.match(line) or is_named:
             speeches.append(line)
         else:
             speeches[-1] += line

@@ -28,11 +28,9 @@ def table_parts(text: str, *, column: str | None, delimiter: str | None, name: s
     only column. DataError if there is no such column.
     """
     first_line = _DELIMITER_LINE.match(text)
-    if first_line:
-        delimiter = first_line[1]
-    elif delimiter is None:
-        delimiter = max(_DELIMITERS, key=text.partition("\n")[0].count)
-    rows = _cells_by_row(text, delimiter, start=first_line.end() if first_line else 0)
+    start = first_line.end() if first_line else 0
+    delimiter = first_line[1] if first_line else delimiter or max(_DELIMITERS, key=text.partition("\n")[0].count)
+    rows = _cells_by_row(text, delimiter, start=start)
     if not rows:
         return [text]
     names = [_unquoted(text[start:end]).strip() for start, end in rows[0]]

@@ -63,7 +63,8 @@ def split_text(
             )
             split = SplitText.of(segments)
             sentences += split.sentences
-            gaps[-1:] = [gaps[-1] + split.gaps[0], *split.gaps[1:]]
+            gaps[-1] += split.gaps[0]
+            gaps += split.gaps[1:]
             all_kept += [(start + first, start + last) for first, last in of_line]
         start = end
     return SplitText(sentences, gaps, all_kept)

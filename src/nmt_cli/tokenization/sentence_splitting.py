@@ -29,7 +29,7 @@ _EMOJI = (
     "[\u200d\ufe0e-\ufe0f\u20e3\U000e0020-\U000e007f]*+"
 )
 _GAP = f"[{INVISIBLE}]*+(?=[^{INVISIBLE}])"
-_NOTE = r"\[[^\[\]]{1,20}\]"
+_NOTE = r"(?:\[[^\[\]]{1,20}\]|(?<=\w[.!?])\*{1,3}(?=\s|\Z))"
 # Possessive quantifiers and lookbehinds keep texts of nothing but marks from taking quadratic time. The first condition
 # makes the search three times as fast. A Greek question ends in a semicolon. In French a space stands before ».
 _SENTENCE_END = re.compile(
@@ -44,7 +44,7 @@ _SYMBOL = rf"(?:[•‣◦⁃]|{_EMOJI})[{INVISIBLE}]*+"
 _SYMBOLS = re.compile(rf"(?:{_SYMBOL})++")
 # Not "1.", which is an ordinal in many languages.
 _SYMBOLS_OF_LINE = re.compile(
-    rf"[{INVISIBLE}]*+(?:(?:[-–—*+>]|#{{1,6}}|\(?(?:\d{{1,3}}|[^\W\d_])\))[ \t]++|{_SYMBOL})++"
+    rf"[{INVISIBLE}]*+(?:(?:[-–—*+>]|#{{1,6}}(?! \d+ )|\(?(?:\d{{1,3}}|[^\W\d_])\))[ \t]++|{_SYMBOL})++"
 )
 _LINE_BREAKS = frozenset("\n\r\u2028\u2029")
 _LAST_SYMBOLS = re.compile(rf"(?:{_EMOJI}[{INVISIBLE}]*+)++\Z")
@@ -52,6 +52,8 @@ _BETWEEN_WORDS = re.compile(r"[\s\"'“‘„«(\[]")
 _ENDED = re.compile(rf"[{_STOPS}{CLOSING}]")
 # A letter that is neither small nor a capital, so it neither begins a sentence nor goes on with one.
 _CASELESS = "א"
+# A mark, as in "Well . . . No." and "so . . . , and", but no smiley, .NET or ...and.
+_GOES_ON = re.compile(r"[.,)!?](?![\w.])")
 _LONGEST_ABBREVIATION = 32  # in characters; all abbreviations are shorter
 _FIRST_WORD = re.compile(rf"[{INVISIBLE}\"'“‘„«»(\[¿¡–—-]*+(?:\w\)\s)?([^\W_]+|\S)")
 
@@ -208,7 +210,7 @@ def split_sentences(line: str, language: str, kept: Sequence[Range] = ()) -> lis
 
 
 def masked(text: str, kept: Sequence[Range]) -> str:
-    """The text with letters in place of the marks and spaces of its kept ranges, of the same length.
+    """The text with caseless letters in place of its kept ranges, of the same length.
 
     A range without letters directly after a sentence, such as the number of a note, closes it like a quotation mark.
     """
@@ -216,7 +218,7 @@ def masked(text: str, kept: Sequence[Range]) -> str:
     for start, end in kept:
         result += text[position:start]
         is_note = _ENDED.match(result, start - 1) and not has_letters(text[start:end])
-        result += '"' * (end - start) if is_note else re.sub(r"[\W_]", _CASELESS, text[start:end])
+        result += '"' * (end - start) if is_note else _CASELESS * (end - start)
         position = end
     return result + text[position:]
 
@@ -224,7 +226,7 @@ def masked(text: str, kept: Sequence[Range]) -> str:
 def _ends_sentence(line: str, start: int, mark: re.Match[str], language: str, *, is_lower_case: bool) -> bool:
     """Whether the sentence that begins at `start` ends at this mark."""
     first_word = _FIRST_WORD.match(line, mark.end())
-    if first_word is None or line.startswith(". ", first_word.start(1)):  # "Well . . . No."
+    if first_word is None or _GOES_ON.match(line, first_word.start(1)):
         return False
     next_word = first_word[1]
     begins = next_word.istitle() and next_word.lower() in _FIRST_WORDS and line[first_word.end() :][:1] != "."
@@ -251,13 +253,15 @@ def _is_full_stop(line: str, start: int, stop: int, language: str, *, next_word:
     last_word = _BETWEEN_WORDS.split(before.rstrip("\"'”’“‘» \xa0\u2009\u202f"))[-1]
     word = last_word.lower()
     if (number := word.replace(".", "")).isdecimal():
+        if next_word[0].isdecimal() and line[stop - 1].isspace():  # 3 . 5
+            return False
         is_ordinal = language in _LANGUAGES_WITH_DOTTED_ORDINALS and len(number) <= _LONGEST_ORDINAL and not begins
         return not (is_ordinal or line[start:stop].strip() == last_word)  # of a list, if it is first
     if next_word[0].isdecimal() and (word in _ABBREVIATIONS_BEFORE_NUMBERS or word.endswith("str")):
         return False
     if word in _ABBREVIATIONS:
         return False
-    is_initial = len(word) == 1 and word != word.upper() and (word, language) != ("i", "en")
+    is_initial = not word or (len(word) == 1 and word != word.upper() and (word, language) != ("i", "en"))
     is_dotted_abbreviation = "." in (word[1:2], word[-2:-1])  # p.ex, U.S
     return begins or not (is_initial or is_dotted_abbreviation or word in _ENDS_OF_NAMES)
 

@@ -15,14 +15,14 @@ from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.pieces import Link, Range
 from nmt_cli.tokenization.white_space import is_blank
 
-CLOSING: Final = "\"'”’“‘»)\\]¹²³⁰-⁹*†"
+CLOSING: Final = "\"'”’“‘»)\\]¹²³⁰-⁹†"
 """What closes a sentence after its mark, also the marks of notes, to be put between the brackets of a pattern."""
 WIDE: Final = "\u2e80-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uff60"
 """The letters and marks of Chinese and Japanese, in the same way."""
 # In Chinese and Japanese, sentences too follow each other without a space; in Thai and its kin, only words do.
 _SCRIPTS_WITHOUT_GAPS = ("Hani", "Hans", "Hant", "Jpan")
 _ENDS_WIDE = re.compile(rf"[{WIDE}…—][{CLOSING}]*\Z")
-_LETTER_OF_LIST = re.compile(r"\s*\(?[^\W\d_]\)\s*")
+_LETTER_OF_LIST = re.compile(r"(?<!\w)[^\W\d_]\)")
 _ENDS_WITH_WIDE_MARK = re.compile(rf"[。！？…；：，、｡」』）】》〉][{CLOSING}]*\Z")
 
 T = TypeVar("T")
@@ -134,4 +134,4 @@ def _target_gap(gap: str, source: str, translation: str, languages: LanguagePair
 
 def has_letters(text: str) -> bool:
     """Whether a text has a letter of any script; digits, emoji and the `a)` of a list are none."""
-    return any(map(str.isalpha, text)) and not _LETTER_OF_LIST.fullmatch(text)
+    return any(map(str.isalpha, _LETTER_OF_LIST.sub("", text)))

@@ -45,7 +45,7 @@ def describe_initial_model(path: Path, recipe: Recipe, data: PreparedData | None
         path=str(path.resolve()),
         weights_sha256=listed[WEIGHTS]["sha256"],
         updates=config.updates,
-        card=inherited_values([path]),
+        inherited=inherited_values([path]),
     )
 
 
