@@ -215,7 +215,7 @@ def _recipe(d_k: int, seed: int, arguments: argparse.Namespace) -> Recipe:
     settings += [f"model.heads={_HEADS}", f"model.d_k={d_k}", "model.d_v=64", "model.dropout=0.1"]
     settings += [f"training.updates={arguments.updates}", f"training.batch_tokens={arguments.batch_tokens}"]
     settings += ["training.schedule={name: noam, factor: 0.4, warmup_updates: 250}", f"training.seed={seed}"]
-    return load_recipe("multi30k", overrides=settings)
+    return load_recipe("small", overrides=settings)
 
 
 def _tables(result: Figures) -> dict[str, list[str]]:

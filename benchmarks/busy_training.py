@@ -123,7 +123,7 @@ def _measure_windows(arguments: argparse.Namespace) -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, metavar="DIR", help="prepared data")
-    parser.add_argument("--recipe", default="multi30k")
+    parser.add_argument("--recipe", default="small")
     parser.add_argument("--sides", nargs="+", default=["2", "1", "2:300000"], metavar="THREADS[:SPINS]")
     parser.add_argument("--busy", type=int, default=2, metavar="N", help="loops that run beside it")
     parser.add_argument("--nice", type=int, default=10, help="the nice level of the loops")

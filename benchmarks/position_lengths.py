@@ -72,7 +72,7 @@ def _losses(data: PreparedData, name: str, seed: int, arguments: argparse.Namesp
     settings += ["model.dropout=0.1", f"model.positions={positions}", f"training.seed={seed}"]
     settings += [f"training.updates={arguments.updates}", f"training.batch_tokens={arguments.batch_tokens}"]
     settings += ["training.schedule={name: noam, factor: 0.4, warmup_updates: 200}"]
-    recipe = load_recipe("multi30k", overrides=settings)
+    recipe = load_recipe("small", overrides=settings)
     model, num_eos = build_model(recipe, data), 1
     longest = _SHORT + num_eos if is_short else recipe.model.max_positions
     train(recipe, model, data.split("train"), longest=longest, precision="auto")

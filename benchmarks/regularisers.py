@@ -71,7 +71,8 @@ def _trained(arguments: argparse.Namespace, data: str, row: str, seed: int) -> l
     directory = Path(arguments.folder) / f"{Path(data).name}-{row.replace(' ', '-')}-{seed}"
     every = max(1, arguments.updates // arguments.validations)
     settings = [f"training.updates={arguments.updates}", f"training.seed={seed}", f"training.log_every={every}"]
-    settings += [f"validation.every={every}", "validation.max_sentences=null", *_SETTINGS[row], *arguments.settings]
+    settings += [f"validation.every={every}", "validation.max_sentences=null", "training.patience=null"]
+    settings += [*_SETTINGS[row], *arguments.settings]
     command = [*NMT, "train", arguments.recipe, "--data", data, "-o", str(directory), "--device", arguments.device]
     run([*command, *(part for setting in settings for part in ("--set", setting))])
     return curve_of(directory / "metrics.jsonl")
@@ -100,7 +101,7 @@ def _summed_up(values: Sequence[float | None]) -> str:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", action="append", required=True, help="prepared data; repeatable")
-    parser.add_argument("--recipe", default="multi30k")
+    parser.add_argument("--recipe", default="small")
     parser.add_argument("--rows", default=",".join(_SETTINGS), help=f"of: {', '.join(_SETTINGS)}")
     parser.add_argument("--updates", type=int, required=True)
     parser.add_argument("--validations", type=int, default=20, metavar="N", help="validations of a run")

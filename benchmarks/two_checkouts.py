@@ -2,7 +2,7 @@
 
 git worktree add ../before 0b1fedd
 python benchmarks/two_checkouts.py --other ../before --data data/multi30k-en-de --text multi30k/test_2016_flickr.en \
-    --models small=runs/multi30k/averaged base=runs/base/averaged --prepare mix-en-fr/train --languages en-fr --rounds 5
+    --models small=runs/small/averaged base=runs/base/averaged --prepare mix-en-fr/train --languages en-fr --rounds 5
 
 Each round measures every job in both checkouts, in turns: the first round begins with this one, the second with the
 other. A job is a command of `nmt` in processes of its own. Training reads metrics.jsonl, translating reads `--stats`;

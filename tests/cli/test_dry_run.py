@@ -56,7 +56,7 @@ def test_a_dry_run_tells_what_the_recipe_needs(recipe_folder: Path, prepared: Pr
     assert found["batch"] == "600 tokens per update = 1 device(s) x 2 micro-batch(es) of at most 320"
     assert found["epoch"] == "about 15 updates of 400 pairs; 1.6 epochs"
     assert found["memory per device"].startswith("about 0.0 GB")
-    assert re.match(r"\d+ .* to \d+ .* \(25 to 50 % of the .* TFLOP/s .* here\)", found["time"])
+    assert re.match(r"\d+ .* to \d+ .* \(10 to 50 % of the .* TFLOP/s .* here\)", found["time"])
 
 
 def test_a_dry_run_measures_what_sampled_pieces_take(recipe_folder: Path, prepared: PreparedData, nmt: Shell) -> None:

@@ -28,7 +28,7 @@ _GB = 1e9
 _FLOPS_PER_WEIGHT = 6
 # The least and the greatest share of the rate of plain matrix products that training reaches: on GPUs in published
 # systems, and on CPUs roughly.
-_GPU_TRAINING_SHARES, _CPU_TRAINING_SHARES = (0.2, 0.5), (0.25, 0.5)
+_GPU_TRAINING_SHARES, _CPU_TRAINING_SHARES = (0.2, 0.5), (0.1, 0.5)
 _NUM_PRODUCTS = 6
 
 
