@@ -200,7 +200,7 @@ def test_our_other_directories_say_what_to_type(tmp_path: Path) -> None:
     cases = {
         run / "checkpoints" / "update-00000100": f"nmt average {run}/checkpoints/update-00000100 -o MODEL",
         tmp_path / "nowhere": "check the path",
-        tmp_path / "exported": "nmt decode -m MODEL --engine ctranslate2",
+        tmp_path / "exported": "--engine ctranslate2",
     }
     (tmp_path / "exported").mkdir()
     (tmp_path / "exported" / "model.bin").write_bytes(b"")

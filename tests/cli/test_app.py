@@ -48,7 +48,7 @@ def run(tmp_path: Path) -> Path:
             "decode --lenpen 0.6",
             "nmt decode has no option --lenpen",
             "--lenpen",
-            "--length-penalty-form length",
+            "here it is --length-penalty-form length --length-penalty",
         ),
         (
             "train demo --vocab-size 8000",
