@@ -136,6 +136,7 @@ def test_the_work_grows_with_the_text_not_with_its_square() -> None:
             ["He sleeps . ", "J . K . Rowling runs . . . ", "Well . . . no ! ", "It costs 3 . 5 million . ", "Good ."],
         ),
         ("en", ['"Well . . ." ', "He left (. . .) and . . . ", "Well . . ."]),
+        ("en", ["&quot; He sleeps . ", "&quot; No , he &apos;s here . &quot;"]),
         ("en", [". Delete *.* Files now. ", "All.* ", "Done."]),
         ("en", ["# 8 for Iowa State runs.\n", "# ", "Eight."]),
         ("en", ["- ", "One.\n", "> a) ", "Two?\n  ", "## 10) ", "Three\n", "2. Four\n", "– ", "Yes - no."]),

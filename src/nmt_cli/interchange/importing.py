@@ -104,8 +104,9 @@ def import_model(
         loaded = LoadedModel(model, Tokenizer(source_spm), Tokenizer(target_spm), config)
         agreement, comparison = _compare_with_original(loaded, marian, source=source, target=target)
     num_parameters = model.num_parameters()
-    licence = names_at_head(inherited_values([marian.directory]), "license")
-    card = _card(marian, config, num_parameters=num_parameters, agreement=agreement, licence=licence)
+    inherited = inherited_values([marian.directory])
+    licence = names_at_head(inherited, "license")
+    card = _card(marian, config, num_parameters=num_parameters, agreement=agreement, inherited=inherited)
     save_model(
         output,
         config=config,
@@ -291,10 +292,11 @@ def _card(
     *,
     num_parameters: int,
     agreement: Agreement | None,
-    licence: str | None,
+    inherited: Mapping[str, Any],
 ) -> str:
     _, body = read_card(marian.directory)
-    front = front_matter(config.languages) | inherited_values([marian.directory])
+    front = front_matter(config.languages) | inherited
+    licence = names_at_head(inherited, "license")
     if config.imported_from is not None:
         front["base_model"] = config.imported_from.partition("@")[0]
     text = render(

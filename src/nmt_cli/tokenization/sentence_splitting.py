@@ -55,7 +55,8 @@ _CASELESS = "א"
 # A mark, as in "Well . . . No." and "so . . . , and", but no smiley, .NET or ...and.
 _GOES_ON = re.compile(r"[.,)!?](?![\w.])")
 _LONGEST_ABBREVIATION = 32  # in characters; all abbreviations are shorter
-_FIRST_WORD = re.compile(rf"[{INVISIBLE}\"'“‘„«»(\[¿¡–—-]*+(?:\w\)\s)?([^\W_]+|\S)")
+# Moses writes quotation marks as references.
+_FIRST_WORD = re.compile(rf"(?:[{INVISIBLE}\"'“‘„«»(\[¿¡–—-]|&(?:quot|apos);)*+(?:\w\)\s)?([^\W_]+|\S)")
 
 
 def _words(text: str) -> frozenset[str]:
@@ -210,9 +211,9 @@ def split_sentences(line: str, language: str, kept: Sequence[Range] = ()) -> lis
 
 
 def masked(text: str, kept: Sequence[Range]) -> str:
-    """The text with caseless letters in place of its kept ranges, of the same length.
+    """The text with a caseless letter for each character of its kept ranges.
 
-    A range without letters directly after a sentence, such as the number of a note, closes it like a quotation mark.
+    A range without letters directly after a sentence becomes quotation marks, which close it: the number of a note.
     """
     result, position = "", 0
     for start, end in kept:
