@@ -292,7 +292,7 @@ def _card(
     *,
     num_parameters: int,
     agreement: Agreement | None,
-    inherited: Mapping[str, Any],
+    inherited: dict[str, Any],
 ) -> str:
     _, body = read_card(marian.directory)
     front = front_matter(config.languages) | inherited
