@@ -16,7 +16,7 @@ from nmt_cli.cli.info import info
 from nmt_cli.dataset.data_manifest import InputRecord, Manifest, SplitCounts, TokenizerRecord, Tokenizers
 from nmt_cli.errors import ModelError
 from nmt_cli.training.runs import locked_run
-from tests.artifacts.builders import SIGNATURE, save_tiny, single, tiny_recipe, write_run
+from tests.artifacts.builders import SIGNATURE, save_tiny, single, spm_bytes, tiny_recipe, write_run
 from tests.cli.conftest import Shell
 from tests.cli.terminals import seen_in_terminal
 
@@ -86,6 +86,12 @@ def test_a_model_on_one_screen(tmp_path: Path, screen: Screen, nmt: Shell) -> No
     assert described["updates"] == [7]
     assert described["damage"] is None
     assert described["bytes"] == sum(file.stat().st_size for file in (tmp_path / "m").iterdir())
+
+
+def test_a_model_shows_its_tags_as_decode_takes_them(tmp_path: Path, screen: Screen) -> None:
+    spm = spm_bytes(symbols=("<2de>", "<domain:news>", "<domain:talk>"))
+    save_tiny(tmp_path / "m", spm_folder=tmp_path, spm=spm, recipe=tiny_recipe())
+    assert screen(tmp_path / "m")["tags"] == "domain=news, domain=talk"
 
 
 def test_the_scores_of_a_model_are_those_of_its_updates(tmp_path: Path, screen: Screen) -> None:
@@ -288,7 +294,7 @@ try:
     main()
 except SystemExit as ended:
     assert not ended.code, ended.code
-heavy = {"torch", "numpy", "sentencepiece", "safetensors", "datasets", "sacrebleu", "matplotlib"} & set(sys.modules)
+heavy = {"torch", "numpy", "safetensors", "datasets", "sacrebleu", "matplotlib"} & set(sys.modules)
 assert not heavy, heavy
 """
 

@@ -20,13 +20,14 @@ from nmt_cli.errors import ModelError
 from nmt_cli.files import bytes_in
 from nmt_cli.recipe.directions import Directions
 from nmt_cli.templates.charts import thin
+from nmt_cli.tokenization.tokenizer import Tokenizer
 
 _CURVE_COLUMNS = 50  # of the training loss; a column has up to four points
 
 
 def describe_model(path: Path) -> dict[str, Any]:
     """A model directory: languages, vocabulary, parameters, size in bytes, updates, validation scores, recipe."""
-    config = load_saved_config(path)
+    config, damage = load_saved_config(path), _damage(path)
     return {
         "kind": "model",
         "path": str(path),
@@ -34,6 +35,7 @@ def describe_model(path: Path) -> dict[str, Any]:
         "nmt_version": config.nmt_version,
         "languages": config.languages.model_dump(),
         "vocabulary": config.vocabulary.model_dump(),
+        "tags": Tokenizer.load(path / "source.spm").tags if damage is None else [],
         "parameters": parameters_in_file(path / WEIGHTS),
         "bytes": bytes_in(path),
         "updates": config.updates,
@@ -42,7 +44,7 @@ def describe_model(path: Path) -> dict[str, Any]:
         "trained_lines": config.trained_lines and config.trained_lines.model_dump(),
         "imported_from": config.imported_from,
         "license": names_at_head(inherited_values([path]), "license"),
-        "damage": _damage(path),
+        "damage": damage,
         "recipe": config.recipe.model_dump(mode="json"),
     }
 

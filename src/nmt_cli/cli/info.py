@@ -121,6 +121,8 @@ def _model_facts(model: dict[str, Any], *, name: str) -> Facts:
     yield "parameters", _parameters_text(model["parameters"])
     yield "architecture", _architecture_text(recipe["model"])
     yield "vocabulary", _pieces_text(vocabulary["source"], vocabulary["target"], is_shared=vocabulary["shared"])
+    if model["tags"]:
+        yield "tags", ", ".join(model["tags"])
     match updates:
         case []:
             origin = "imported from another program" + ("" if model["imported_from"] else " or an average of models")

@@ -162,15 +162,12 @@ class LineReader:
 
     def _tag_symbols(self, tags: Mapping[str, str]) -> tuple[str, ...]:
         """The symbols of tags, in the order of training; UsageError if the vocabulary lacks one."""
-        symbols = tuple(f"<{name}:{tags[name]}>" for name in sorted(tags))
-        known = self._engine.source.symbols if symbols else []
-        for symbol in symbols:
-            if symbol not in known:
-                own = [one[1:-1].replace(":", "=") for one in known if ":" in one]
-                hint = f"take one of its tags: {', '.join(own)}" if own else "leave `tag` out"
-                message = f"the model was trained without the tag {symbol[1:-1].replace(':', '=')}"
-                raise UsageError(message, setting="tag", hint=hint)
-        return symbols
+        known = self._engine.source.tags if tags else []
+        for name, value in tags.items():
+            if f"{name}={value}" not in known:
+                hint = f"take one of its tags: {', '.join(known)}" if known else "leave `tag` out"
+                raise UsageError(f"the model was trained without the tag {name}={value}", setting="tag", hint=hint)
+        return tuple(f"<{name}:{tags[name]}>" for name in sorted(tags))
 
     def _prefixes(self, lines: Sequence[AskedLine], *, first_line: int) -> list[list[int]]:
         """The pieces of the prefix of each line; DataError if one is too long."""

@@ -81,6 +81,11 @@ class Tokenizer:
         """The symbols, in the order of their ids."""
         return self.pieces([piece_id for piece_id in self.control_ids if piece_id > EOS])
 
+    @property
+    def tags(self) -> list[str]:
+        """The tags of the training text whose symbols are here, as in `--tag`: NAME=VALUE."""
+        return [symbol[1:-1].replace(":", "=", 1) for symbol in self.symbols if ":" in symbol]
+
     def symbol_ids(self, symbols: Sequence[str]) -> tuple[int, ...]:
         """The ids of symbols, which are pieces that no text has; DataError if one is not in the vocabulary."""
         ids = tuple(int(self._processor.piece_to_id(symbol)) for symbol in symbols)
