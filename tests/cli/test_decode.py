@@ -22,7 +22,6 @@ from rich.console import Console
 from nmt_cli import console
 from nmt_cli.api import Translator
 from nmt_cli.cli.decode.command import Statistics, decode
-from nmt_cli.cli.decode.input import STANDARD
 from nmt_cli.cli.decode.output import OutputFormat, check_output
 from nmt_cli.decoding import parallel
 from nmt_cli.decoding.translation import Translation
@@ -211,20 +210,6 @@ def test_wrong_arguments_are_refused_before_anything_is_loaded(tmp_path: Path, m
     with pytest.raises(ModelError) as model_error:
         decode(source=old)
     assert "nmt train" in model_error.value.hint
-
-
-@pytest.mark.parametrize(
-    ("stream", "message"),
-    [("stdin", "there is nothing to read: stdin is closed"), ("stdout", "there is nowhere to write: stdout is closed")],
-)
-def test_a_closed_stream_is_told(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: str, message: str
-) -> None:
-    text = tmp_path / "text"
-    text.write_bytes(lines_of(LINES[:1]))
-    monkeypatch.setattr(sys, stream, None)  # as Python has it
-    with pytest.raises(UsageError, match=message):
-        decode(model=[folder / "runs/tiny/model"], source=STANDARD if stream == "stdin" else text, device="cpu")
 
 
 def test_an_output_written_meanwhile_is_not_replaced(

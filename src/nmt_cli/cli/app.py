@@ -87,11 +87,9 @@ def commands() -> dict[str, TyperCommand]:
 
 def main() -> None:
     """Run `nmt` with the process's arguments and exit with the code of its outcome."""
-    for stream in (sys.stdin, sys.stdout):
-        if stream is None:  # it was closed: no pipe to a child may take its number
-            os.open(os.devnull, os.O_RDWR)
-    if sys.stderr is None:
-        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # it was closed: no file or pipe may take its number
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
     if "NMT_LIFELINE" in os.environ:  # spelt out, because `nmt --help` need not import all of processes.py
         from nmt_cli.processes import end_with_parent
 
@@ -101,7 +99,7 @@ def main() -> None:
             sys.stdout.reconfigure(errors="replace")
         else:
             sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
-    code = _run_and_flush(sys.argv[1:])
+    code = _run(sys.argv[1:])
     if "LOCAL_RANK" in os.environ:
         # torch's threads may crash an interpreter that exits. The launcher would take the crash for a failed training.
         with contextlib.suppress(OSError):
@@ -118,14 +116,21 @@ def _parse_and_call(arguments: Sequence[str]) -> int:
         raise usage_error_from(error) from None
 
 
-def _run_and_report(arguments: Sequence[str]) -> int:
+def _run(arguments: Sequence[str]) -> int:
     """Run one command line, and print its error if there is one; the exit code."""
     try:
-        return _parse_and_call(arguments or ["--help"])
+        code = _parse_and_call(arguments or ["--help"])
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        _drop_output()
+        return EXIT_CLOSED_PIPE
     except (NmtError, OSError) as error:
-        user_error = error if isinstance(error, NmtError) else _path_error(error)
+        user_error = error if isinstance(error, NmtError) else _error_of_stdout_or_path(error)
         if user_error is None or "--debug" in arguments:
             raise
+        if isinstance(error, OSError):
+            _drop_output()
         console.print_error(user_error)
         return user_error.exit_code
     except SystemExit as ending:
@@ -133,31 +138,14 @@ def _run_and_report(arguments: Sequence[str]) -> int:
         return EXIT_CLOSED_PIPE if ending.code else 0
 
 
-def _path_error(error: OSError) -> UsageError | None:
-    """The error for a path that is closed to this user, or that is none; None for any other OSError."""
-    if error.filename is None or error.errno not in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP):
+def _error_of_stdout_or_path(error: OSError) -> NmtError | None:
+    """The error for a full disk behind stdout, or a path that is closed to this user or is none; else None."""
+    if error.filename is None:
+        return writing_error(error, Path("stdout"), DataError, elsewhere="write to another disk")
+    if error.errno not in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP):
         return None
     reason = os.strerror(error.errno).lower()
     return UsageError(f"{reason}: {error.filename}", hint="give another path, or ask its owner for access")
-
-
-def _run_and_flush(arguments: Sequence[str]) -> int:
-    """Run one command line, print its error if there is one, and flush stdout; the exit code."""
-    try:
-        code = _run_and_report(arguments)
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        _drop_output()
-        return EXIT_CLOSED_PIPE
-    except OSError as error:
-        user_error = writing_error(error, Path("stdout"), DataError, elsewhere="write to another disk")
-        if user_error is None or error.filename is not None or "--debug" in arguments:
-            raise
-        _drop_output()
-        console.print_error(user_error)
-        return user_error.exit_code
-    return code
 
 
 def _drop_output() -> None:

@@ -23,7 +23,7 @@ LABEL_WIDTH = 13
 
 def is_terminal() -> bool:
     """True if stdout is a terminal that is not dumb."""
-    return sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def print_json(value: object) -> None:

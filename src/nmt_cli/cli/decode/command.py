@@ -367,7 +367,7 @@ def show_count(
     Nothing is shown beside translations on the same terminal, and between lines that the user types. Without a bar,
     which the messages of worker processes would break, it is a line now and then.
     """
-    if is_typed or (output == STANDARD and sys.stdout is not None and sys.stdout.isatty()):
+    if is_typed or (output == STANDARD and sys.stdout.isatty()):
         yield lambda done: None
         return
     total = text.total()

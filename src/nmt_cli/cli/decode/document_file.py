@@ -54,7 +54,7 @@ def check_document(source: Path, *, output: Path, refused: Sequence[str]) -> Non
         raise UsageError(message, where=flag, hint=f"leave {flag} out, or give lines of text with -i")
     ending = ending_of(source.name)
     named = shlex.quote(str(source.with_name(f"translated{ending}")))
-    if output == STANDARD and is_binary(source.name) and sys.stdout is not None and sys.stdout.isatty():
+    if output == STANDARD and is_binary(source.name) and sys.stdout.isatty():
         message = f"a translated {ending} file is nothing to read on a terminal"
         raise UsageError(message, where="--output", hint=f"write it to a file: -o {named}")
     check_kind_of_output(source, output)

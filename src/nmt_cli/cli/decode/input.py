@@ -16,7 +16,6 @@ from typing import BinaryIO, Literal
 
 from nmt_cli.cli.decode.structured_files import check_unstructured
 from nmt_cli.decompression import open_bytes
-from nmt_cli.errors import UsageError
 from nmt_cli.text_encoding import STDIN, check_encoding, not_utf8_error, shell_pipe
 from nmt_cli.tokenization.tokenised_text import piece_mark_in_text
 
@@ -39,8 +38,6 @@ OnInvalidBytes = Literal["strict", "replace"]
 def open_input(source: Path, *, is_streamed: bool, errors: OnInvalidBytes) -> Iterator[Iterator[list[str]]]:
     """The lines of a file or of stdin, in blocks; `is_streamed` ends a block as soon as no more input is waiting."""
     if source == STANDARD:
-        if sys.stdin is None:
-            raise UsageError("there is nothing to read: stdin is closed", where="stdin", hint="give a file with -i")
         if sys.stdin.isatty():
             logger.info("type one sentence per line; Ctrl-D ends the input")
         max_wait_seconds = 0.0 if is_streamed else _NEXT_LINE_SECONDS

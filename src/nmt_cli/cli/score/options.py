@@ -285,7 +285,7 @@ def _check_stdin(files: ScoreFiles) -> None:
     if len(from_stdin) > 1:
         message = f"stdin can hold one text, but {' and '.join(from_stdin)} are to come from it"
         raise UsageError(message, where=_STDIN, hint="give the others as files; the hypothesis is -i HYP")
-    if from_stdin and (sys.stdin is None or sys.stdin.isatty()):
-        message = f"the {from_stdin[0]} is to come from stdin, but stdin is {'a terminal' if sys.stdin else 'closed'}"
+    if from_stdin and sys.stdin.isatty():
+        message = f"the {from_stdin[0]} is to come from stdin, but stdin is a terminal"
         hint = "give the translation with -i HYP, or pipe: nmt decode < input.txt | nmt score REF"
         raise UsageError(message, where="stdin", hint=hint)
