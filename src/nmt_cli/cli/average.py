@@ -103,13 +103,14 @@ def _average_checkpoints(run: Run, checkpoints: Sequence[Checkpoint], output: Pa
     )
     origin = "1 checkpoint" if len(checkpoints) == 1 else f"the average of {len(checkpoints)} checkpoints"
     logger.info("%s: %s", model, origin)
-    command = run.record.languages.decode_command(str(model))
-    is_own = model.resolve() == (run.directory / "averaged").resolve()
+    languages = run.record.languages
+    command = languages.decode_command(str(model))
     if losses is not None and losses.is_worse:
-        command = _warn_of_worse_average(run, model, is_own=is_own, single=single)
-    elif is_own and current_model(run.directory) == str(single):
-        message = "decode and serve take %s, because the average is of earlier updates; -m %s names it"
-        logger.warning(message, single, shlex.quote(str(model)))
+        logger.warning("the average is worse than %s", single)
+        is_model = kind_of(single) == "model"
+        command = languages.decode_command(str(single)) if is_model else f"nmt average {shlex.quote(str(single))}"
+    elif model == run.directory / "averaged" and current_model(run.directory) == str(single):
+        logger.warning("the average is of earlier updates than %s, which decode and serve take", single)
     logger.info("next: %s", command)
 
 
@@ -133,19 +134,6 @@ def _validation_losses(run: Run, weights: Mapping[str, Tensor], *, single: Path)
         raise ModelError("the validation loss of the average is not finite", where=str(run.directory), hint=hint)
     logger.info("validation loss: %.4f of the average, %.4f of %s", losses.loss, losses.single_loss, single)
     return losses
-
-
-def _warn_of_worse_average(run: Run, average: Path, *, is_own: bool, single: Path) -> str:
-    """Warn that the average is worse than the best single model; returns the command for the better one."""
-    from nmt_cli.artifacts.directory_kinds import kind_of
-
-    if kind_of(single) == "model":
-        who_takes = "decode and serve take" if is_own else "take"
-        message = "the average is worse than %s, so %s the latter; -m %s names the average"
-        logger.warning(message, single, who_takes, shlex.quote(str(average)))
-        return run.record.languages.decode_command(str(single))
-    logger.warning("the average is worse than the checkpoint %s: make a model of it alone", single.name)
-    return f"nmt average {shlex.quote(str(single))}"
 
 
 def _average_models(paths: Sequence[Path], output: Path | None, *, overwrite: bool) -> None:
