@@ -117,7 +117,7 @@ def test_examples_show_what_cannot_be_printed() -> None:
 
 
 def test_malformed_records_are_counted_with_what_was_read() -> None:
-    broken = Chunk(["a b", ""], ["c d", ""], 1, "train.jsonl", {1: "{not json"})
+    broken = Chunk(["a b", "{not json"], ["c d", ""], 1, "train.jsonl", frozenset({1}))
     cleaned = CleaningRules(CleaningConfig(), EN_DE).apply(broken)
     assert (cleaned.src, cleaned.tgt, cleaned.indices) == (["a b"], ["c d"], [0])
     assert cleaned.counts.dropped["malformed record"].count == 1

@@ -298,8 +298,8 @@ def test_columns_of_tsv_are_counted_from_one(tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text('id\tde\ten\n1\t"eins"\tone\textra\n2\tzwei\n3\tdrei\tthree\n')
     source = TsvSource(kind="tsv", file="pairs.tsv", source=3, target=2, header=True)
     (chunk,) = read(source, tmp_path)
-    assert (chunk.src, chunk.tgt) == (["one", "", "three"], ['"eins"', "", "drei"])
-    assert chunk.malformed == {1: "2\tzwei"}
+    assert (chunk.src, chunk.tgt) == (["one", "2\tzwei", "three"], ['"eins"', "", "drei"])
+    assert chunk.malformed == {1}
     assert chunk.where(1) == "pairs.tsv:3"
 
 
@@ -320,7 +320,7 @@ def test_keys_of_jsonl_may_be_nested(tmp_path: Path) -> None:
     (chunk,) = read(source, tmp_path)
     assert (chunk.src[0], chunk.tgt[0]) == ("one\n", "eins")
     assert (chunk.src[8], chunk.tgt[8]) == ("two", "zwei")
-    assert chunk.malformed == {index: records[index] for index in range(1, 8)}
+    assert (chunk.malformed, chunk.src[1:8]) == (frozenset(range(1, 8)), records[1:8])
     (tmp_path / "flat.jsonl").write_text('{"de": "eins", "en": "one"}\n')
     (chunk,) = read(JsonlSource(kind="jsonl", file="flat.jsonl"), tmp_path)  # by default, the language codes
     assert (chunk.src, chunk.tgt) == (["one"], ["eins"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
@@ -40,8 +40,8 @@ class Chunk:
     tgt: list[str]
     first_line: int
     origin: str
-    # The text of broken records, by the index of their pair.
-    malformed: dict[int, str] = field(default_factory=dict)
+    # The indices of broken records, whose whole text is in `src`.
+    malformed: frozenset[int] = frozenset()
     # What is wrong with the first broken record: the columns or keys that it should have, and those that it has.
     problem: str | None = None
     # The indices of pairs without a translation in their file; `malformed` holds them too.
@@ -96,7 +96,7 @@ def unit_chunks(pairs: Iterable[UnitPair], *, origin: str) -> Iterator[Chunk]:
             [text or "" for text in tgt],
             lines[0],
             origin,
-            malformed={index: src[index] for index in broken},
+            malformed=frozenset(broken),
             problem=next(filter(None, faults), None),
             untranslated=frozenset(index for index in broken if tgt[index] is None),
             lines=lines,
@@ -113,10 +113,10 @@ def record_chunk(
     describe: Callable[[str], str],
 ) -> Chunk:
     """The pairs of lines with a record each; None for a malformed record, which `describe` puts into words."""
-    malformed = {index: line for index, (line, pair) in enumerate(zip(lines, pairs, strict=True)) if pair is None}
+    malformed = [index for index, pair in enumerate(pairs) if pair is None]
     problem = None
     if malformed:
-        first = next(iter(malformed.values()))
+        first = lines[malformed[0]]
         problem = describe(first) if first.strip() else "that line is blank: remove it"
-    src, tgt = ([pair[side] if pair else "" for pair in pairs] for side in (0, 1))
-    return Chunk(src, tgt, first_line, origin, malformed, problem)
+    src = [pair[0] if pair else line for line, pair in zip(lines, pairs, strict=True)]
+    return Chunk(src, [pair[1] if pair else "" for pair in pairs], first_line, origin, frozenset(malformed), problem)

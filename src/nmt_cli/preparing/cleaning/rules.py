@@ -182,8 +182,7 @@ class CleaningRules:
         counts = CleaningCounts(read=len(chunk.src))
 
         def drop(index: int, reason: str, side: int) -> None:
-            src, tgt = chunk.malformed.get(index, chunk.src[index]), chunk.tgt[index]
-            counts.drop(reason, chunk.where(index, side=side), src, tgt)
+            counts.drop(reason, chunk.where(index, side=side), chunk.src[index], chunk.tgt[index])
 
         src: list[str] = []
         tgt: list[str] = []
