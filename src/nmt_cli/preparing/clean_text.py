@@ -95,7 +95,9 @@ def clean(
     The held-out splits are read first: they are small, so their mistakes show at once.
     """
     train, directions = sources["train"], corpus.directions.pairs
-    held_out = [text for split in corpus.splits_given for text in read_held_out(sources[split], split, directions)]
+    held_out = [
+        text for split, own in sources.items() if split != "train" for text in read_held_out(own, split, directions)
+    ]
     write_held_out(held_out, directory, directions)
     if len(directions) > 1:
         text_checks.check_not_read_alike(train, directions)
@@ -124,15 +126,13 @@ def select(corpus: Corpus, sources: Mapping[Split, Sequence[LocalSource]], clean
     several_translations = []
     for direction, languages in enumerate(directions):
         own = [chunk for chunk in chunks if chunk.direction == direction]
-        copies, several = choose_copies(own, config, by_source)
-        counts = [one for one, source in zip(by_source, train, strict=True) if source.direction == direction]
-        texts.append(TrainingText(languages, own, copies, by_source, counts))
+        counts = {index: by_source[index] for index, source in enumerate(train) if source.direction == direction}
+        copies, several = choose_copies(own, config, counts)
+        texts.append(TrainingText(languages, own, copies, counts))
         several_translations.append(several)
-    for text in texts:
-        dropped_pairs.check_some_left(text.counts, config, num_left=text.num_pairs)
+    _check_some_left(texts, config)
     chosen = set_aside(corpus, texts)
-    for text in texts:
-        dropped_pairs.check_some_left(text.counts, config, num_left=text.num_pairs)
+    _check_some_left(texts, config)
     total = dropped_pairs.sum_of_sources(by_source).counts
     logger.info("cleaned: %s of %s training pairs kept", f"{total.kept:,}", f"{total.read:,}")
     write_held_out(chosen, directory, directions)
@@ -166,10 +166,15 @@ def select(corpus: Corpus, sources: Mapping[Split, Sequence[LocalSource]], clean
         },
     }
     for part, text, several in zip(facts["directions"], texts, several_translations, strict=True):
-        whole = dropped_pairs.sum_of_sources(text.counts).counts
+        whole = dropped_pairs.sum_of_sources(text.by_source.values()).counts
         part.update(read=whole.read, kept=whole.kept, several_translations=several["sources"])
     write_file(directory / _COUNTS_FILE, json.dumps(facts, ensure_ascii=False), error=DataError)
     return_freed_memory()  # of the text that was compared: the workers of the next stages take as much again
+
+
+def _check_some_left(texts: Sequence[TrainingText], config: CleaningConfig) -> None:
+    for text in texts:
+        dropped_pairs.check_some_left(text.by_source.values(), config, num_left=text.num_pairs)
 
 
 def _facts_by_split(

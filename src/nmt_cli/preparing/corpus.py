@@ -317,11 +317,6 @@ class Corpus(Section):
         splits: list[Split] = [] if self.valid else ["valid"]
         return [*splits, "test"] if self.test_size else splits
 
-    @property
-    def splits_given(self) -> list[Split]:
-        """The splits beside training text that have sources."""
-        return [split for split in self.splits if split not in ("train", *self.set_aside)]
-
     def size_of(self, split: Split, *, clean_pairs: int) -> int:
         """The number of pairs to set aside for a split, out of this number of clean training pairs of a direction."""
         size: int | None = getattr(self, f"{split}_size")

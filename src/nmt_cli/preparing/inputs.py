@@ -61,8 +61,15 @@ def fetch_inputs(located: LocatedCorpus, *, progress: Progress, downloads_newer_
                 continue
             context = located.context(source, downloads_newer_than=downloads_newer_than)
             for local in with_alignments(source, source.fetch(context, progress=progress), context):
-                about = replace(local, direction=direction, tags=source.tag_symbols, is_synthetic=source.synthetic)
-                fetched.sources[split].append(about)
+                fetched.sources[split].append(
+                    replace(
+                        local,
+                        weight=source.weight,
+                        direction=direction,
+                        tags=source.tag_symbols,
+                        is_synthetic=source.synthetic,
+                    )
+                )
                 fetched.records.extend(_input_record(split, name, path) for name, path in local.inputs)
                 if (left := pairs_left[direction]) is not None:
                     pairs_left[direction] = left = left - local.count(most=left)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -75,7 +75,7 @@ def count_by_source(chunks: Sequence[CleanChunk], sources: Sequence[LocalSource]
     return by_source
 
 
-def sum_of_sources(by_source: Sequence[SourceCounts]) -> SourceCounts:
+def sum_of_sources(by_source: Iterable[SourceCounts]) -> SourceCounts:
     """The counts of all sources together, and the files of sources with invalid UTF-8."""
     whole = SourceCounts("train")
     for source in by_source:
@@ -150,7 +150,7 @@ def warning_of_dropped_pairs(by_source: Sequence[SourceCounts], config: Cleaning
     )
 
 
-def most_dropped(by_source: Sequence[SourceCounts], config: CleaningConfig) -> tuple[str, str | None]:
+def most_dropped(by_source: Iterable[SourceCounts], config: CleaningConfig) -> tuple[str, str | None]:
     """The number of pairs dropped for the most common reason, for an error, and the settings that keep these pairs."""
     whole = sum_of_sources(by_source)
     reason, dropped = whole.most_common_reason
@@ -160,7 +160,7 @@ def most_dropped(by_source: Sequence[SourceCounts], config: CleaningConfig) -> t
     return f"; {dropped.count:,} of {whole.counts.read:,} were dropped for {reason}", fix
 
 
-def check_some_left(by_source: Sequence[SourceCounts], config: CleaningConfig, *, num_left: int) -> None:
+def check_some_left(by_source: Iterable[SourceCounts], config: CleaningConfig, *, num_left: int) -> None:
     """Raise DataError if no training pair is left."""
     if num_left:
         return

@@ -123,7 +123,8 @@ def read_held_out(
     for direction, languages in enumerate(directions):
         pairs: list[tuple[str, str]] = []
         tags: list[tuple[str, ...]] = []
-        for source in (source for source in sources if source.direction == direction):
+        own = [source for source in sources if source.direction == direction]
+        for source in own:
             for chunk in source.read():
                 num_untranslated += len(chunk.untranslated)
                 for index, pair in enumerate(zip(chunk.src, chunk.tgt, strict=True)):
@@ -132,7 +133,7 @@ def read_held_out(
                         _check_can_be_kept(chunk, index, src, tgt, source=source, split=split)
                         pairs.append((src, tgt))
                         tags.append(source.tags)
-        if pairs or len(directions) == 1:
+        if own:
             yield HeldOut(split, direction, languages, pairs, tags)
     if num_untranslated:
         logger.info("%s: %s units without a translation are left out", split, f"{num_untranslated:,}")

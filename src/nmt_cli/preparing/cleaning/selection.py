@@ -46,7 +46,7 @@ _LARGEST_SHARE = 0.5
 
 
 def choose_copies(
-    chunks: Sequence[CleanChunk], config: CleaningConfig, by_source: Sequence[SourceCounts]
+    chunks: Sequence[CleanChunk], config: CleaningConfig, by_source: Mapping[int, SourceCounts]
 ) -> tuple[list[NDArray[np.uint16]], dict[str, Any]]:
     """The number of copies of each pair, by chunk, [n] each; and the source texts that have several translations.
 
@@ -90,14 +90,13 @@ def choose_copies(
 class TrainingText:
     """The clean text of one direction: its chunks, the copies of each pair, by chunk, and the counts of its sources.
 
-    `counts_of_all` are the counts of all sources, by their index, `counts` those of this direction's sources.
+    `by_source` has the counts by the index of the source.
     """
 
     languages: LanguagePair
     chunks: Sequence[CleanChunk]
     copies: Sequence[NDArray[np.uint16]]
-    counts_of_all: Sequence[SourceCounts]
-    counts: Sequence[SourceCounts]
+    by_source: Mapping[int, SourceCounts]
 
     @property
     def num_pairs(self) -> int:
@@ -236,7 +235,7 @@ def _split_sizes(corpus: Corpus, text: TrainingText) -> dict[Split, int]:
     sizes = {split: corpus.size_of(split, clean_pairs=clean_pairs) for split in corpus.set_aside}
     if sum(sizes.values()) > _LARGEST_SHARE * clean_pairs:
         asked = " and ".join(f"{split}_size {size:,}" for split, size in sizes.items())
-        dropped, fix = most_dropped(text.counts, corpus.cleaning)
+        dropped, fix = most_dropped(text.by_source.values(), corpus.cleaning)
         true_ones = ", without synthetic ones" if any(chunk.facts["is_synthetic"] for chunk in text.chunks) else ""
         of_direction = f" of {text.languages}" if len(corpus.directions.pairs) > 1 else ""
         raise DataError(
@@ -350,7 +349,7 @@ def _remove_from_training(indices: set[PairIndex], held_out: HeldOutIndex, text:
         chosen.setdefault(number, []).append(index)
     for number, (chunk, of_chunk) in enumerate(zip(text.chunks, text.copies, strict=True)):
         matches, _ = held_out.find(*_sides(chunk), text.languages)
-        counts = text.counts_of_all[chunk.facts["source"]].counts
+        counts = text.by_source[chunk.facts["source"]].counts
         of_chunk[chosen.get(number, [])] = 0
         counts.read -= len(chosen.get(number, []))
         shared = np.flatnonzero((matches > NOWHERE) & (of_chunk > 0))

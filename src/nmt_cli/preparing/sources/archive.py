@@ -97,10 +97,10 @@ class ArchiveSource(Source):
         name = (self.file or self.url or "").rsplit("/", 1)[-1]
         names = [f"{name}:{member}" for member in members]
         if kind := _kind_of_member(names[0]):
-            source = kind.model_validate({"kind": name_of_kind(kind), "file": str(files[0]), "weight": self.weight})
+            source = kind.model_validate({"kind": name_of_kind(kind), "file": str(files[0])})
             yield source.local_source(files[0], names[0], context)
         else:
-            yield local_text(self, (files[0], files[1]), names=names, markup=self.markup)
+            yield local_text((files[0], files[1]), names=names, markup=self.markup)
 
     def _members(self, archive: Path, codes: tuple[str, str]) -> tuple[str, ...]:
         """The names of source and target, or of the file of pairs. DataError if there are none, or several."""

@@ -81,16 +81,16 @@ class LocalSource:
 
     `inputs` are the files by the names that the manifest records, and `origin` is their name in reports. `text_files`
     are the files of the two sides, if they hold plain lines. `items_to_count` are counted instead of the pairs,
-    if reading the pairs writes to the log.
+    if reading the pairs writes to the log. `fetch_inputs` sets the last four fields, from the keys of the source.
     """
 
     inputs: Sequence[tuple[str, Path]]
     origin: str
-    weight: float
     read: Callable[[], Iterator[Chunk]]
     """The pairs in chunks. DataError if a file cannot be read or is empty, or if its sides are not aligned."""
     text_files: tuple[Path | None, Path | None] = (None, None)
     items_to_count: Callable[[], Iterable[object]] | None = None
+    weight: float = 1.0
     direction: int = 0
     """The index of its direction among those of the corpus."""
     tags: tuple[str, ...] = ()
@@ -222,8 +222,7 @@ class OneFileSource(Source):
 
     def local_source(self, file: Path, name: str, context: CorpusContext) -> LocalSource:
         """The pairs of one of the files; `name` is its name in records."""
-        read = self.reader(file, context.languages)
-        return LocalSource([(name, file)], file.name, self.weight, read)
+        return LocalSource([(name, file)], file.name, self.reader(file, context.languages))
 
 
 def kind_of_file(file: Path) -> type[Source] | None:

@@ -87,7 +87,7 @@ class HubSource(Source):
                 read_parts = partial(parquet_tables, file, columns)
             origin = f"{self.repository}/{file.name}"
             read = partial(read_table, file, columns, read_parts, origin=origin)
-            yield LocalSource([(name, file)], origin, self.weight, read)
+            yield LocalSource([(name, file)], origin, read)
 
     def _directory(self, context: CorpusContext) -> Path:
         directory = context.folder / self.repository

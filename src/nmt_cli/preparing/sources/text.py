@@ -71,10 +71,10 @@ class TextSource(Source):
         """One pair of files for each match of a pattern."""
         if self.addresses:
             source, target = (context.download(url, progress=progress) for url in self.addresses)
-            yield local_text(self, (source, target), names=self.addresses, markup=self.markup)
+            yield local_text((source, target), names=self.addresses, markup=self.markup)
             return
         for pair in self._pairs(context):
-            yield local_text(self, pair, names=[context.name(file) for file in pair], markup=self.markup)
+            yield local_text(pair, names=[context.name(file) for file in pair], markup=self.markup)
 
     def _pairs(self, context: CorpusContext) -> list[tuple[Path, Path]]:
         """The files of the source and of the target, one pair for each match of a pattern.
@@ -86,7 +86,7 @@ class TextSource(Source):
         return _matching_pairs(self.source or "", self.target or "", folder=context.folder)
 
 
-def local_text(source: Source, files: tuple[Path, Path], *, names: Sequence[str], markup: Markup) -> LocalSource:
+def local_text(files: tuple[Path, Path], *, names: Sequence[str], markup: Markup) -> LocalSource:
     """The pairs of two files with a sentence per line, or in markup. `names` are their names in records.
 
     DataError if a file has no sentence in the markup.
@@ -98,7 +98,7 @@ def local_text(source: Source, files: tuple[Path, Path], *, names: Sequence[str]
             raise DataError(message, where=str(file), hint=hint)
     read = partial(_read_text, files, (files[0].name, files[1].name), markup)
     inputs, plain_files = list(zip(names, files, strict=True)), files if markup is None else (None, None)
-    return LocalSource(inputs, files[0].name, source.weight, read, plain_files)
+    return LocalSource(inputs, files[0].name, read, plain_files)
 
 
 def _read_text(files: tuple[Path, Path], origins: tuple[str, str], markup: Markup) -> Iterator[Chunk]:
@@ -240,4 +240,4 @@ class TestsetSource(Source):
         test_set = find_test_set(self.name, languages, error=DataError, name_where=where, languages_where=where)
         files, name = (test_set.source, test_set.references[0]), f"{self.name} {languages}"
         inputs = list(zip((f"sacrebleu:{name} source", f"sacrebleu:{name} reference"), files, strict=True))
-        yield LocalSource(inputs, name, self.weight, partial(_read_text, files, (name, name), None), files)
+        yield LocalSource(inputs, name, partial(_read_text, files, (name, name), None), files)
