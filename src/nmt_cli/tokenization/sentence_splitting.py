@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 
@@ -302,15 +302,8 @@ def _first_part(text: str, start: int, fits: Callable[[str], bool]) -> str:
 
 def _longest_prefix(text: str, start: int, fits: Callable[[str], bool]) -> str:
     """About the longest text from `start` on that fits, by doubling and bisection; at least one character."""
-    rest = len(text) - start
-    fitting, guess = 1, _FIRST_GUESS
-    while fitting < rest and fits(text[start : start + guess]):
-        fitting, guess = min(guess, rest), 2 * guess
-    too_long = min(guess, rest + 1)
-    while too_long - fitting > 1:
-        middle = (fitting + too_long) // 2
-        if fits(text[start : start + middle]):
-            fitting = middle
-        else:
-            too_long = middle
-    return text[start : start + fitting]
+    least, most = 1, _FIRST_GUESS
+    while start + least < len(text) and fits(text[start : start + most]):
+        least, most = most, 2 * most
+    sizes = range(least + 1, min(most, len(text) - start + 1))
+    return text[start : start + least + bisect_left(sizes, True, key=lambda size: not fits(text[start : start + size]))]
