@@ -78,12 +78,7 @@ async def read_metrics(call: OpenCall) -> Response:
 
 _MONITORING_PATHS = {"/health", "/ready", "/metrics"}
 # The most used first, because the router compares a path with one after another.
-_DEEPL_ROUTES = [
-    *deepl.router.routes,
-    *deepl_documents.upload_router.routes,
-    *deepl_documents.router.routes,
-    *deepl_glossaries.router.routes,
-]
+_DEEPL_ROUTES = [*deepl.router.routes, *deepl_documents.router.routes, *deepl_glossaries.router.routes]
 ROUTES = [*v1.router.routes, *_DEEPL_ROUTES, *libretranslate.router.routes, *_operations.routes]
 # These are answered with more slashes too, as clients write a path after an address that ends with one.
 _PATHS_WITH_SLASHES = {"/docs"} | {

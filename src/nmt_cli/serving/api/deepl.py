@@ -14,7 +14,7 @@ from pydantic.json_schema import SkipJsonSchema
 from nmt_cli.decoding.terms import TermList
 from nmt_cli.documents.markup_tokens import MARKUP, MarkupRules
 from nmt_cli.languages import language_name
-from nmt_cli.serving.api.endpoints import Call, FormRoute, JsonRoute, json_response, keyed_call
+from nmt_cli.serving.api.endpoints import Call, FormRoute, json_response, keyed_call
 from nmt_cli.serving.api.requests import watch_caller
 from nmt_cli.serving.request_errors import BUSY, REFUSED, RequestError, invalid_request_error
 from nmt_cli.serving.request_limits import SearchOptions
@@ -54,7 +54,7 @@ _Names = Annotated[list[str], BeforeValidator(_read_names), WithJsonSchema(_NAME
 class DeepLOptions(BaseModel):
     """The languages and options of a translation.
 
-    DeepL's other settings are accepted and have no effect, for example context and preserve_formatting.
+    DeepL's other settings are accepted and have no effect, for example context and model_type.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -77,7 +77,6 @@ class DeepLTranslateRequest(DeepLOptions):
         Literal["0", "1", "nonewlines"] | None,
         Field(description="0 leaves each line whole; nonewlines is for plain text of one line"),
     ] = None
-    model_type: Annotated[str | None, Field(description="has no effect, since there is one model")] = None
     tag_handling: Annotated[Literal["html", "xml", ""] | None, WithJsonSchema(_TAG_HANDLING)] = None
     ignore_tags: Annotated[_Names, Field(description="elements whose text stays as it is")] = []
     splitting_tags: Annotated[_Names, Field(description="elements that are texts of their own")] = []
@@ -131,7 +130,6 @@ class DeepLTranslation(BaseModel):
     detected_source_language: str
     text: str
     billed_characters: int
-    model_type_used: Annotated[str | None, Field(description="if the request has a model_type")] = None
 
 
 class DeepLTranslateAnswer(BaseModel):
@@ -171,18 +169,18 @@ class DeepLError(BaseModel):
     message: str
 
 
-def deepl_router(route_class: type[JsonRoute]) -> APIRouter:
+def deepl_router() -> APIRouter:
     """A router of DeepL's paths."""
     refusal, busy = {"model": DeepLError, "description": REFUSED}, {"model": DeepLError, "description": BUSY}
     return APIRouter(
-        route_class=route_class,
+        route_class=FormRoute,
         tags=["DeepL"],
         generate_unique_id_function=lambda route: f"deepl_{route.name}",
         responses={"4XX": refusal, 503: busy},
     )
 
 
-router = deepl_router(FormRoute)
+router = deepl_router()
 KeyedDeepLCall = Annotated[Call, Depends(keyed_call(missing_status=403, key_field="auth_key"))]
 """A call of DeepL's API."""
 
@@ -216,16 +214,11 @@ async def translate(fields: DeepLTranslateRequest, call: KeyedDeepLCall) -> Resp
             owner=call.owner,
             caller=caller,
         )
-    model_type = {}
-    if fields.model_type:
-        is_latency_optimized = fields.model_type == "latency_optimized"
-        model_type["model_type_used"] = "latency_optimized" if is_latency_optimized else "quality_optimized"
     translations = [
         {
             "detected_source_language": route.source.upper(),
             "text": translated.text,
             "billed_characters": len(text.plain),
-            **model_type,
         }
         for text, (translated, route) in zip(sent_texts, routed_translations, strict=True)
     ]

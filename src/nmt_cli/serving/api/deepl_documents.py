@@ -11,7 +11,7 @@ from fastapi.responses import FileResponse, Response
 from pydantic import BaseModel, Field
 
 from nmt_cli.serving.api.deepl import DeepLOptions, KeyedDeepLCall, check_supported, deepl_router, find_terms
-from nmt_cli.serving.api.endpoints import FILE_FORM, Call, FileRoute, FormRoute, file_response, json_response
+from nmt_cli.serving.api.endpoints import FILE_FORM, Call, file_response, json_response
 from nmt_cli.serving.api.requests import caller_name
 from nmt_cli.serving.document_store import StoredDocument
 from nmt_cli.serving.queued_texts import Caller
@@ -48,10 +48,10 @@ class DeepLDocumentStatus(BaseModel):
     error_message: Annotated[str | None, Field(description="if it is an error")] = None
 
 
-upload_router, router = deepl_router(FileRoute), deepl_router(FormRoute)
+router = deepl_router()
 
 
-@upload_router.post("/v2/document", response_model=DeepLDocumentHandle)
+@router.post("/v2/document", response_model=DeepLDocumentHandle)
 async def send_document(fields: Annotated[DeepLDocumentRequest, FILE_FORM], call: KeyedDeepLCall) -> Response:
     """Begin to translate a document, whose translation is kept for an hour."""
     check_supported(fields)

@@ -11,7 +11,7 @@ from fastapi.responses import PlainTextResponse, Response
 from pydantic import BaseModel, Field
 
 from nmt_cli.serving.api.deepl import KeyedDeepLCall, deepl_router
-from nmt_cli.serving.api.endpoints import Call, FormRoute, NotBlank, json_response
+from nmt_cli.serving.api.endpoints import Call, NotBlank, json_response
 from nmt_cli.serving.glossaries import Dictionary, EntriesFormat, Glossary
 from nmt_cli.serving.request_errors import not_found_error
 
@@ -108,7 +108,7 @@ class DeepLGlossaryPairs(BaseModel):
     supported_languages: list[DeepLGlossaryPair]
 
 
-router = deepl_router(FormRoute)
+router = deepl_router()
 
 
 @router.get("/v2/glossary-language-pairs", response_model=DeepLGlossaryPairs)

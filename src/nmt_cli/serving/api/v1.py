@@ -110,8 +110,6 @@ class ServedModelAnswer(BaseModel):
 
     name: str
     languages: list[SourceLanguage]
-    layers: Annotated[int, Field(description="of the decoder")]
-    heads: int
     updates: list[int]
     digest: Annotated[str, Field(description="identifies its files")]
     is_ready: bool
@@ -243,8 +241,6 @@ def _model_json(model: ServedModel) -> dict[str, Any]:
     return {
         "name": model.config.recipe.name,
         "languages": SourceLanguage.of_pairs(model.pairs),
-        "layers": model.config.recipe.model.decoder_layers,
-        "heads": model.config.recipe.model.heads,
         "updates": model.config.updates,
         "digest": model.digest,
         "is_ready": model.pool.num_ready > 0,
