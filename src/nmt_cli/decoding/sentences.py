@@ -16,103 +16,99 @@ from nmt_cli.decoding.translation import LineSentence, Translation
 from nmt_cli.documents.kept_text import WithoutKept, links_to_copies
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.casing import capitalised, in_capitals
-from nmt_cli.tokenization.pieces import Range, word_alignment, word_log_probs
+from nmt_cli.tokenization.pieces import Range, word_log_probs
 
 
-class SentenceTranslator:
-    """Translates sentences with an engine."""
+def translate_sentences(
+    engine: Engine, sentences: Sequence[LineSentence], *, config: DecodingConfig, nbest: int, details: Details
+) -> list[list[Translation]]:
+    """The translations of each sentence, best first, in its casing."""
+    translations = _translate(engine, sentences, config=config, nbest=nbest, details=details)
+    return [
+        [_in_casing(sentence, translation) for translation in ranked]
+        for sentence, ranked in zip(sentences, translations, strict=True)
+    ]
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
 
-    def translate(
-        self, sentences: Sequence[LineSentence], *, config: DecodingConfig, nbest: int, details: Details
-    ) -> list[list[Translation]]:
-        """The translations of each sentence, best first, in its casing."""
-        translations = self._translate(sentences, config=config, nbest=nbest, details=details)
-        return [
-            [_in_casing(sentence, translation) for translation in ranked]
-            for sentence, ranked in zip(sentences, translations, strict=True)
+def _translate(
+    engine: Engine, sentences: Sequence[LineSentence], *, config: DecodingConfig, nbest: int, details: Details
+) -> list[list[Translation]]:
+    """The translations of each sentence, in lower case if the sentence was changed to it.
+
+    If a translation changes the kept ranges of its sentence, the sentence is searched again without them. Then they are
+    put back.
+    """
+    found_terms = list(map(_terms_to_translate, sentences))
+    found = MendedSearch(engine, sentences, found_terms, config=config, nbest=nbest, details=details).run()
+    translations: list[list[Translation]] = []
+    lost_kept: dict[int, WithoutKept] = {}
+    for index, (sentence, occurrences, ranked) in enumerate(zip(sentences, found_terms, found, strict=True)):
+        candidates = [
+            _translation(engine, sentence, occurrences, hypothesis, text, details=details)
+            for hypothesis, text in ranked
         ]
+        translations.append([candidate for candidate in candidates if candidate is not None])
+        if len(translations[index]) < len(candidates):
+            lost_kept[index] = WithoutKept.of(sentence.text, sentence.kept)
+    if lost_kept:
+        searched = _translate_without_kept(engine, lost_kept, sentences, config=config, nbest=nbest, details=details)
+        for index, without_kept in zip(lost_kept, searched, strict=True):
+            translations[index] = without_kept
+    return translations
 
-    def _translate(
-        self, sentences: Sequence[LineSentence], *, config: DecodingConfig, nbest: int, details: Details
-    ) -> list[list[Translation]]:
-        """The translations of each sentence, in lower case if the sentence was changed to it.
 
-        If a translation changes the kept ranges of its sentence, the sentence is searched again without them. Then they
-        are put back.
-        """
-        found_terms = list(map(_terms_to_translate, sentences))
-        found = MendedSearch(self._engine, sentences, found_terms, config=config, nbest=nbest, details=details).run()
-        translations: list[list[Translation]] = []
-        lost_kept: dict[int, WithoutKept] = {}
-        for index, (sentence, occurrences, ranked) in enumerate(zip(sentences, found_terms, found, strict=True)):
-            candidates = [
-                self._translation(sentence, occurrences, hypothesis, text, details=details)
-                for hypothesis, text in ranked
-            ]
-            translations.append([candidate for candidate in candidates if candidate is not None])
-            if len(translations[index]) < len(candidates):
-                lost_kept[index] = WithoutKept.of(sentence.text, sentence.kept)
-        if lost_kept:
-            searched = self._translate_without_kept(lost_kept, sentences, config=config, nbest=nbest, details=details)
-            for index, without_kept in zip(lost_kept, searched, strict=True):
-                translations[index] = without_kept
-        return translations
+def _translate_without_kept(
+    engine: Engine,
+    lost_kept: Mapping[int, WithoutKept],
+    sentences: Sequence[LineSentence],
+    *,
+    config: DecodingConfig,
+    nbest: int,
+    details: Details,
+) -> list[list[Translation]]:
+    """The translations of some of the sentences, searched without their kept ranges, which are then put back."""
+    texts = [without.marked.text for without in lost_kept.values()]
+    shorter = [
+        replace(sentences[index], text=text, source=replace(sentences[index].source, ids=ids), kept=())
+        for index, text, ids in zip(lost_kept, texts, engine.source.encode_source(texts), strict=True)
+    ]
+    searched = _translate(engine, shorter, config=config, nbest=nbest, details=replace(details, alignment=True))
+    prefixes = engine.target.decode([sentence.source.prefix for sentence in shorter])
+    return [
+        [_put_back(without, translation, prefix=prefix) for translation in ranked]
+        for without, prefix, ranked in zip(lost_kept.values(), prefixes, searched, strict=True)
+    ]
 
-    def _translate_without_kept(
-        self,
-        lost_kept: Mapping[int, WithoutKept],
-        sentences: Sequence[LineSentence],
-        *,
-        config: DecodingConfig,
-        nbest: int,
-        details: Details,
-    ) -> list[list[Translation]]:
-        """The translations of some of the sentences, searched without their kept ranges, which are then put back."""
-        texts = [without.marked.text for without in lost_kept.values()]
-        shorter = [
-            replace(sentences[index], text=text, source=replace(sentences[index].source, ids=ids), kept=())
-            for index, text, ids in zip(lost_kept, texts, self._engine.source.encode_source(texts), strict=True)
-        ]
-        searched = self._translate(shorter, config=config, nbest=nbest, details=replace(details, alignment=True))
-        prefixes = self._engine.target.decode([sentence.source.prefix for sentence in shorter])
-        return [
-            [_put_back(without, translation, prefix=prefix) for translation in ranked]
-            for without, prefix, ranked in zip(lost_kept.values(), prefixes, searched, strict=True)
-        ]
 
-    def _translation(
-        self,
-        sentence: LineSentence,
-        occurrences: Sequence[Occurrence],
-        hypothesis: Hypothesis,
-        text: str,
-        *,
-        details: Details,
-    ) -> Translation | None:
-        """The translation of a hypothesis; None if it has other text in place of the kept ranges."""
-        copies = links_to_copies(sentence.text, sentence.kept, text)
-        if copies is None:
-            return None
-        missing = [occurrences[index] for index in missing_terms(occurrences, text)]
-        translation = Translation(
-            text,
-            hypothesis.score,
-            hypothesis.log_prob,
-            len(hypothesis.ids),
-            links=tuple(copies),
-            unmet_terms=tuple(sentence.text[one.start : one.end] for one in missing),
-        )
-        if details.piece_log_probs:
-            scores = word_log_probs(self._engine.target.pieces(hypothesis.ids), hypothesis.piece_log_probs)
-            translation = replace(translation, word_log_probs=tuple(scores))
-        if details.alignment:
-            links = links_of(self._engine, sentence, hypothesis, text)
-            alignment = word_alignment(links, sentence.text, text)
-            translation = replace(translation, links=(*links, *copies), alignment=tuple(alignment))
-        return translation
+def _translation(
+    engine: Engine,
+    sentence: LineSentence,
+    occurrences: Sequence[Occurrence],
+    hypothesis: Hypothesis,
+    text: str,
+    *,
+    details: Details,
+) -> Translation | None:
+    """The translation of a hypothesis; None if it has other text in place of the kept ranges."""
+    copies = links_to_copies(sentence.text, sentence.kept, text)
+    if copies is None:
+        return None
+    missing = [occurrences[index] for index in missing_terms(occurrences, text)]
+    scores = (
+        word_log_probs(engine.target.pieces(hypothesis.ids), hypothesis.piece_log_probs)
+        if details.piece_log_probs
+        else ()
+    )
+    links = links_of(engine, sentence, hypothesis, text) if details.alignment else ()
+    return Translation(
+        text,
+        hypothesis.score,
+        hypothesis.log_prob,
+        len(hypothesis.ids),
+        word_log_probs=tuple(scores),
+        links=(*links, *copies),
+        unmet_terms=tuple(sentence.text[one.start : one.end] for one in missing),
+    )
 
 
 def _terms_to_translate(sentence: LineSentence) -> list[Occurrence]:
@@ -132,12 +128,11 @@ def _terms_to_translate(sentence: LineSentence) -> list[Occurrence]:
 def _put_back(without: WithoutKept, translation: Translation, *, prefix: str) -> Translation:
     """The translation of a sentence that was searched without its kept ranges, but for those in its prefix."""
     text, links = without.put_back(translation.text, translation.links, prefix=prefix)
-    alignment = tuple(word_alignment(links, without.text, text))
     scores = translation.word_log_probs
     if scores:
         put = [link[2:] for link in links[: len(without.kept)] if link.target_start >= len(prefix)]
         scores = _scores_with_copies(scores, translation.text.split(), text=text, copied=put)
-    return replace(translation, text=text, links=tuple(links), alignment=alignment, word_log_probs=scores)
+    return replace(translation, text=text, links=tuple(links), word_log_probs=scores)
 
 
 def _scores_with_copies(

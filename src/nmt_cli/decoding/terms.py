@@ -7,7 +7,7 @@ import io
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -108,20 +108,13 @@ class TermList:
     def _matches(self, text: str, units: Sequence[TermUnit]) -> dict[range, UnitTexts]:
         """The terms that stand at ranges of the units of a text."""
         texts = [unit.text for unit in units]
+        first_letters = cache(partial(_first_letters, text))
         found: dict[range, UnitTexts] = {}
-        first_letters: set[int] | None = None
         for index, first in enumerate(texts):
-            for length in self._lengths.get(first, ()):
-                if (term := tuple(texts[index : index + length])) in self._targets:
-                    found[range(index, index + len(term))] = term
-            uncapitalised = first[0].lower() + first[1:]
-            if uncapitalised == first or uncapitalised not in self._lengths:
-                continue
-            if first_letters is None:
-                first_letters = _first_letters(text)
-            if units[index].start in first_letters:
-                for length in self._lengths[uncapitalised]:
-                    if (term := (uncapitalised, *texts[index + 1 : index + length])) in self._targets:
+            for word in dict.fromkeys([first, first[0].lower() + first[1:]]):
+                for length in self._lengths.get(word, ()):
+                    term = (word, *texts[index + 1 : index + length])
+                    if term in self._targets and (word == first or units[index].start in first_letters()):
                         found.setdefault(range(index, index + len(term)), term)
         return found
 

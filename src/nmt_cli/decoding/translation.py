@@ -26,9 +26,9 @@ class Translation:
     blank line has an empty translation with score 0.
 
     The rest is there only on request. `word_log_probs` holds the log-probabilities of the words and of the end.
-    `links` holds the characters that were made from each other, `alignment` the pairs of source and target words.
-    `utility` is the mean similarity to the other candidates. `unmet_terms` are terms of the source whose translation is
-    missing.
+    `links` holds the characters that were made from each other. `alignment` has the pairs of source and target words of
+    a line, and not those of a sentence in it. `utility` is the mean similarity to the other candidates. `unmet_terms`
+    are terms of the source whose translation is missing.
     """
 
     text: str
@@ -75,13 +75,6 @@ class SplitLine:
         """The line's translation, made of the translations of each part, best first."""
         if not translated:
             return BLANK
-        if len(translated) == 1:
-            gap = len(self.split.gaps[0])
-            best, *others = [
-                replace(one, links=tuple(link.shifted(gap, 0) for link in one.links)) if gap and one.links else one
-                for one in translated[0]
-            ]
-            return replace(best, alternatives=tuple(others)) if others else best
         best, *others = map(self._join_parts, by_rank(translated))
         return replace(best, alternatives=tuple(others))
 
@@ -97,7 +90,7 @@ class SplitLine:
             sum(part.num_pieces for part in translations),
             word_log_probs=_joined_scores(text, translations) if has_word_scores else (),
             links=tuple(links),
-            alignment=tuple(word_alignment(links, self.split.text, text)),
+            alignment=tuple(word_alignment(links, self.split.text, text)) if links else (),
             unmet_terms=tuple(term for part in translations for term in part.unmet_terms),
         )
 
@@ -128,7 +121,6 @@ def copied(text: str, kept: Sequence[Range], *, details: Details) -> Translation
         0,
         word_log_probs=(0.0,) * (len(text.split()) + 1) if details.piece_log_probs else (),
         links=tuple(Link(*own, *own) for own in (*words, *kept)),
-        alignment=tuple((word, word) for word in range(len(words))),
     )
 
 

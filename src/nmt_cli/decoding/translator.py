@@ -12,7 +12,7 @@ import torch
 from nmt_cli.decoding.engine import Engine
 from nmt_cli.decoding.line_reader import AskedLine, LineReader
 from nmt_cli.decoding.search.hypotheses import Details
-from nmt_cli.decoding.sentences import SentenceTranslator
+from nmt_cli.decoding.sentences import translate_sentences
 from nmt_cli.decoding.settings import check_num_candidates, with_overrides
 from nmt_cli.decoding.terms import TermList
 from nmt_cli.decoding.translation import (
@@ -39,7 +39,6 @@ class LineTranslator:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._process_id = os.getpid()
-        self._sentences = SentenceTranslator(engine)
         self._reader = LineReader(engine)
 
     @property
@@ -179,7 +178,8 @@ class LineTranslator:
         """The translation of each line that is split into sentences."""
         # If equal texts are merged, all candidates are asked for, because some of the best may be equal.
         merge = mbr is None and not config.samples
-        translations = self._sentences.translate(
+        translations = translate_sentences(
+            self._engine,
             [one for line in split_lines for one in line.sentences if not one.is_copied],
             config=config,
             nbest=config.num_candidates if mbr is not None or (merge and nbest > 1) else nbest,

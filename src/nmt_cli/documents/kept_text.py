@@ -189,12 +189,11 @@ class WithoutKept:
             for index, (start, end) in enumerate(self.kept)
             if index in given
         ]
-        # How far each character of both texts moves.
-        moved_in_source = [0] * (len(self.marked.text) + 1)
-        moved_in_target = [0] * (len(translation) + 1)
-        for (_, end), mark in zip(self.kept, self.marked.marks, strict=True):
-            for index in range(mark.start, len(moved_in_source)):
-                moved_in_source[index] = end - mark.start
+        # From which character on both texts move, and how far.
+        moves_in_source = [
+            (mark.start, end - mark.start) for (_, end), mark in zip(self.kept, self.marked.marks, strict=True)
+        ]
+        moves_in_target: list[tuple[int, int]] = []
         position = 0
         put = [
             (kept, (max(place, first_place), is_end))
@@ -213,11 +212,11 @@ class WithoutKept:
             if next_character.isalnum() and self._needs_space(next_character, self.text[end : end + 1]):
                 text += " "
             position = place
-            for index in range(place, len(moved_in_target)):
-                moved_in_target[index] = len(text) - place
-        for link in links:
-            source, target = moved_in_source[link.source_start], moved_in_target[link.target_start]
-            new_links.append(link.shifted(source, target))
+            moves_in_target.append((place, len(text) - place))
+        new_links += [
+            link.shifted(_move_at(link.source_start, moves_in_source), _move_at(link.target_start, moves_in_target))
+            for link in links
+        ]
         return text + translation[position:], new_links
 
     def _starts_in(self, prefix: str) -> dict[int, int]:
@@ -234,3 +233,9 @@ class WithoutKept:
         """Whether a space stands beside a kept text: as in the source, and never between two words without one."""
         is_apart = not source_neighbour or source_neighbour.isspace()
         return is_apart or (neighbour.isalnum() and not source_neighbour.isalnum())
+
+
+def _move_at(position: int, moves: Sequence[tuple[int, int]]) -> int:
+    """How far a character moves: as the last of the places that move, in order, at which it stands or before it."""
+    before = bisect_right(moves, position, key=itemgetter(0))
+    return moves[before - 1][1] if before else 0

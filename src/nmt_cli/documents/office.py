@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from nmt_cli.documents.markup import block_parts, block_writer
@@ -211,7 +211,7 @@ def _flattened(tokens: Sequence[Token], runs: Runs) -> tuple[list[Token], str]:
 
     Text with other properties has tags around it. Anything else of a run is an empty tag.
     """
-    items = _with_fields(list(_merged_texts(tokens, runs)), runs)
+    items = _with_fields(_merged_texts(tokens, runs), runs)
     lengths: Counter[str] = Counter()
     spellings: dict[str, str] = {}
     for item in items:
@@ -236,23 +236,16 @@ def _tagged(text: _Text, runs: Runs, name: str) -> list[Token]:
     return [Token("open", opening, name), Token("text", text.raw), Token("close", closing, name)]
 
 
-def _merged_texts(tokens: Sequence[Token], runs: Runs) -> Iterator[Token | _Text]:
+def _merged_texts(tokens: Sequence[Token], runs: Runs) -> list[Token | _Text]:
     """The texts of a paragraph, and all else that stands between them; neighbours that look the same are one."""
-    last: _Text | None = None
+    merged: list[Token | _Text] = []
     for item in _texts(tokens, runs):
-        if isinstance(item, Token):
-            if last is not None:
-                yield last
-            last = None
-            yield item
-        elif last is not None and (item.look == last.look or not item.raw.strip()):
-            last = _Text(last.raw + item.raw, last.properties, last.look)
+        last = merged[-1] if merged else None
+        if isinstance(item, _Text) and isinstance(last, _Text) and (item.look == last.look or not item.raw.strip()):
+            merged[-1] = replace(last, raw=last.raw + item.raw)
         else:
-            if last is not None:
-                yield last
-            last = item
-    if last is not None:
-        yield last
+            merged.append(item)
+    return merged
 
 
 def _texts(tokens: Sequence[Token], runs: Runs) -> Iterator[Token | _Text]:
@@ -303,10 +296,8 @@ def _with_fields(items: Sequence[Token | _Text], runs: Runs) -> list[Token | _Te
             index += 1
             continue
         middle, end = field
-        opening, closing = (
-            _raw(_untagged(items[index : middle + 1], runs)),
-            _raw(_untagged(items[end : end + 1], runs)),
-        )
+        opening = _raw(_untagged(items[index : middle + 1], runs))
+        closing = _raw(_untagged(items[end : end + 1], runs))
         if "HYPERLINK" in opening:
             name, inner = f"link {index}", _with_fields(items[middle + 1 : end], runs)
         else:
