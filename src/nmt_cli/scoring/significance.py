@@ -212,28 +212,26 @@ def _read_seed() -> str:
 def _score_systems(scorer: Scorer, systems: Sequence[System], *, test: TestKind | None) -> list[_ScoredSystem]:
     """The runs of each system, given a scorer with their texts in this order; resampled if there is a test."""
     metric = scorer.sacrebleu_metric
-    seed = "" if test is None else _read_seed()
     counted = [scorer.statistics(text) for text in scorer.systems]
     reports = [scorer.report(each) for each in counted]
-    sums = [] if test is None else _resampled_sums(counted, seed=seed)
-    scored, start = list[_ScoredSystem](), 0
-    for system in systems:
-        runs = slice(start, start + len(system.runs))
-        start = runs.stop
-        texts = [*scorer.systems[runs]]
-        if test is None:
-            score = SystemScore(system.name, reports[runs], reports[runs][0].signature, None)
-            scored.append(_ScoredSystem(texts, score, None))
-            continue
-        signature = metric.get_signature()
+    signature, sums = metric.get_signature(), list[Floats]()
+    if test is not None:
+        seed = _read_seed()
+        sums = _resampled_sums(counted, seed=seed)
         signature.update("seed", seed)
         signature.update("bs", RESAMPLES)
         if test == "ar":
             signature.update("ar", _TRIALS)
-        resampled = np.array([[metric._compute_score_from_stats(row).score for row in rows] for rows in sums[runs]])
-        _, half_width = estimate_ci(resampled.mean(axis=0))
-        score = SystemScore(system.name, reports[runs], str(signature), float(half_width))
-        scored.append(_ScoredSystem(texts, score, resampled))
+    scored, start = list[_ScoredSystem](), 0
+    for system in systems:
+        runs = slice(start, start + len(system.runs))
+        start = runs.stop
+        confidence, resampled = None, None
+        if sums:
+            resampled = np.array([[metric._compute_score_from_stats(row).score for row in rows] for rows in sums[runs]])
+            confidence = float(estimate_ci(resampled.mean(axis=0))[1])
+        score = SystemScore(system.name, reports[runs], str(signature), confidence)
+        scored.append(_ScoredSystem([*scorer.systems[runs]], score, resampled))
     return scored
 
 

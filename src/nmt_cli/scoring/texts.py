@@ -84,12 +84,10 @@ def check_hypothesis(hypothesis: ScoredText, *, references: Sequence[ScoredText]
     _check_no_rows(hypothesis)
     for reference in references:
         check_same_number_of_lines(hypothesis, reference)
-    segments = zip(hypothesis.lines, *(reference.lines for reference in references), strict=True)
-    num_empty = sum(not line.strip() and all(map(str.strip, refs)) for line, *refs in segments)
-    if num_empty > 0:
+    segments = list(zip(hypothesis.lines, *(reference.lines for reference in references), strict=True))
+    if num_empty := sum(not line.strip() and all(map(str.strip, refs)) for line, *refs in segments):
         counts = f"{num_empty:,} empty lines out of {len(hypothesis.lines):,}"
         logger.warning("%s has %s; they count as empty translations", hypothesis.name, counts)
-    segments = zip(hypothesis.lines, *(reference.lines for reference in references), strict=True)
     if num_blank := sum(bool(line.strip()) and not any(map(str.strip, refs)) for line, *refs in segments):
         message = "%s of %s lines have a translation and a blank reference, so every word counts as wrong"
         logger.warning(message, f"{num_blank:,}", f"{len(hypothesis.lines):,}")
