@@ -254,7 +254,7 @@ def test_an_identifier_is_not_taken_as_indonesian(tmp_path: Path, ending: str) -
 @pytest.mark.parametrize("first", ["", '{"id": "7", "source": null, "target": "x"}', '{"id": "7"}'])
 def test_a_first_record_without_text_does_not_hide_the_keys(tmp_path: Path, first: str) -> None:
     text = f'{first}\n{{"id": "8", "source": "one", "target": "eins"}}\n'
-    assert read(tmp_path / "a.jsonl", text) == [("", ""), ("one", "eins")]
+    assert read(tmp_path / "a.jsonl", text) == [(first, ""), ("one", "eins")]
 
 
 def test_a_byte_that_is_not_utf8_in_the_first_record_hides_no_key(tmp_path: Path) -> None:
