@@ -123,15 +123,16 @@ def test_text_too_small_for_the_default_vocabulary_gets_a_smaller_one_and_says_s
 
 
 def test_the_smaller_vocabulary_comes_again_and_a_given_size_stays(tmp_path: Path) -> None:
-    prepared = run(too_small_text(tmp_path), tmp_path / "data")
+    run(too_small_text(tmp_path), tmp_path / "data")
     assert run(too_small_text(tmp_path), tmp_path / "data").was_finished
     default_size = too_small_text(tmp_path, "tokenizer.vocab_size=8000")
     error = refusal(lambda: run(default_size, tmp_path / "data"))
     assert error.message.endswith(" holds other data: tokenizer.vocab_size is null there, 8000 here")
     error = refusal(lambda: run(default_size, tmp_path / "other"))
     assert error.message.startswith("a vocabulary of 8,000 pieces is more than this text yields: at most ")
-    size = sizes_of(prepared.directory)[0]
-    assert error.hint.startswith(f"--set tokenizer.vocab_size={size}, which suits so little text (")
+    assert error.hint.startswith("--set tokenizer.vocab_size=null takes ")
+    as_the_hint_says = too_small_text(tmp_path, "tokenizer.vocab_size=8000", "tokenizer.vocab_size=null")
+    assert run(as_the_hint_says, tmp_path / "data").was_finished
 
 
 def sizes_of(directory: Path) -> list[int]:
@@ -219,7 +220,7 @@ def test_a_folder_of_models_with_other_ids_is_adapted_and_trains(here: Path, cap
     models = [own_model(here / "own" / f"{side}.spm", side=place) for place, side in enumerate(SIDES)]
     caplog.set_level("INFO")
     prepared = run(small_corpus(here, "tokenizer.taken_from=own"), here / "data").directory
-    assert "source.spm, a unigram model of 300 pieces; added <pad>, 256 byte pieces" in caplog.text
+    assert "source.spm, a unigram model of 300 pieces; added 257 that nmt needs" in caplog.text
     assert_cut_as_by(open_prepared(prepared), models)
     with pytest.raises(RecipeError, match="the prepared data has a vocabulary for each language"):
         train(open_prepared(prepared), here / "run", "training.updates=2")

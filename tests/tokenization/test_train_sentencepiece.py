@@ -11,6 +11,7 @@ from nmt_cli.tokenization.tokenizer import Tokenizer, TokenizerKind
 from nmt_cli.tokenization.train_sentencepiece import (
     MAX_LINE_BYTES,
     TokenizerReport,
+    suitable_size,
     train_tokenizer,
 )
 from tests.preparing.corpus_files import invented_pairs
@@ -89,19 +90,10 @@ def test_a_vocabulary_larger_than_the_text_yields_names_the_largest(tmp_path: Pa
     ],
     ids=["words", "Han characters"],
 )
-def test_a_vocabulary_that_suits_a_small_text_is_named(tmp_path: Path, kind: TokenizerKind, lines: list[str]) -> None:
-    with pytest.raises(DataError) as caught:
-        train(tmp_path / "spm", lines=lines, vocab_size=8000, kind=kind)
-    found = re.fullmatch(
-        r"--set tokenizer\.vocab_size=(\d+), which suits so little text \((\d+) at most\), "
-        r"or give more training text",
-        caught.value.hint,
-    )
-    assert found is not None
-    suited, largest = int(found[1]), int(found[2])
-    train(tmp_path / "spm", lines=lines, vocab_size=suited, kind=kind)
-    assert 300 <= suited <= largest
-    assert f"at most {largest:,}" in caught.value.message
+def test_a_small_text_yields_the_size_that_suits_it(tmp_path: Path, kind: TokenizerKind, lines: list[str]) -> None:
+    size = suitable_size((line.encode() for line in lines), num_symbols=0, most=8000)
+    train(tmp_path / "spm", lines=lines, vocab_size=size, kind=kind)
+    assert 300 <= size < 8000
 
 
 def test_a_vocabulary_smaller_than_the_alphabet_names_the_smallest(tmp_path: Path) -> None:

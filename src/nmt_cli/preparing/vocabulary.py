@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,9 +28,20 @@ from nmt_cli.preparing.corpus import DEFAULT_VOCAB_SIZE, LocatedCorpus, SideMode
 from nmt_cli.preparing.inputs import fingerprint_of
 from nmt_cli.processes import FEWER_WORKERS_HINT, worker_pool
 from nmt_cli.recipe.directions import Directions
-from nmt_cli.tokenization.sentencepiece_model import has_our_ids, read_pieces, with_our_ids
-from nmt_cli.tokenization.tokenizer import Tokenizer
-from nmt_cli.tokenization.train_sentencepiece import TokenizerReport, VocabularyTooLargeError, train_tokenizer
+from nmt_cli.tokenization.sentencepiece_model import (
+    has_our_ids,
+    normalization,
+    read_pieces,
+    tokenizer_kind,
+    with_our_ids,
+)
+from nmt_cli.tokenization.tokenizer import MIN_VOCAB_SIZE, Tokenizer
+from nmt_cli.tokenization.train_sentencepiece import (
+    TokenizerReport,
+    VocabularyTooLargeError,
+    suitable_size,
+    train_tokenizer,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -184,7 +195,10 @@ def sample_lines(
     copies = list(map(text.copies(), (chunk.number for chunk in chunks)))
     parts = [(side, number) for side in sides for number in range(len(chunks))]
     totals = [int(copies[number].sum()) for _, number in parts]
-    sizes = sizes_of_parts(totals, size=size, seed=seed)
+    sizes = totals
+    if size < sum(totals):
+        generator = np.random.default_rng(seed)
+        sizes = generator.multivariate_hypergeometric(totals, size, method="marginals").tolist()
     for index, (side, number) in enumerate(parts):
         if sizes[index] == 0:
             continue
@@ -196,20 +210,11 @@ def sample_lines(
         yield from map(lines.__getitem__, chosen.tolist())
 
 
-def sizes_of_parts(totals: Sequence[int], *, size: int, seed: int) -> list[int]:
-    """How many lines of each part a sample of `size` lines has, given how many each part has in total."""
-    generator, total = np.random.default_rng(seed), sum(totals)
-    if size >= total:
-        return list(totals)
-    sizes = generator.multivariate_hypergeometric(totals, size, method="marginals")
-    return [int(number) for number in sizes]
-
-
 @dataclass(frozen=True, slots=True)
 class TokenizerJob:
     """Trains the tokenizer of one side or of both, and writes it to `SIDE.spm` of the first side.
 
-    If no size is given and the text is too small for the default size, it gets a vocabulary that suits it.
+    If no size is given, little text gets a vocabulary that suits it.
     """
 
     text: CleanText
@@ -222,28 +227,26 @@ class TokenizerJob:
         return self._train
 
     def _train(self, sides: Sequence[str]) -> TokenizerReport:
-        if self.config.vocab_size is not None:
-            return self._train_with(self.config.vocab_size, sides)
-        try:
-            report = self._train_with(DEFAULT_VOCAB_SIZE, sides)
-        except VocabularyTooLargeError as error:
-            if error.recommended_size is None:
-                raise
-            return self._train_with(error.recommended_size, sides)
-        if report.recommended_size >= DEFAULT_VOCAB_SIZE:
-            return report
-        return self._train_with(report.recommended_size, sides)
-
-    def _train_with(self, vocab_size: int, sides: Sequence[str]) -> TokenizerReport:
-        return train_tokenizer(
-            sample_lines(self.text, sides, size=self.config.sample_lines, seed=self.config.seed),
-            vocab_size=vocab_size,
-            kind=self.config.kind or "bpe",
-            character_coverage=self.config.character_coverage,
-            symbols=self.symbols if SIDES[0] in sides else [],
-            user_symbols=self.config.symbols,
+        config, symbols = self.config, self.symbols if SIDES[0] in sides else []
+        sample = partial(sample_lines, self.text, sides, size=config.sample_lines, seed=config.seed)
+        train = partial(
+            train_tokenizer,
+            kind=config.kind or "bpe",
+            character_coverage=config.character_coverage,
+            symbols=symbols,
+            user_symbols=config.symbols,
             output=self.directory / f"{sides[0]}.spm",
         )
+        if config.vocab_size is not None:
+            return train(sample(), vocab_size=config.vocab_size)
+        num_symbols = len(symbols) + len(config.symbols)
+        try:
+            size = suitable_size(sample(), num_symbols=num_symbols, most=DEFAULT_VOCAB_SIZE)
+            return train(sample(), vocab_size=size)
+        except VocabularyTooLargeError as error:
+            if error.largest < MIN_VOCAB_SIZE:
+                raise
+            return train(sample(), vocab_size=error.largest)
 
 
 def _train_all(
@@ -337,18 +340,20 @@ def _read_with_our_ids(file: Path) -> bytes:
     """The SentencePiece model in a file, with our ids; DataError if it cannot be used."""
     try:
         with reading_errors(file):
-            model = with_our_ids(file.read_bytes())
+            original = file.read_bytes()
+            model = with_our_ids(original)
     except ValueError as error:
         beside = file.with_suffix(".model")
         name = beside if beside != file and beside.is_file() else "NAME.model"
         hint = "name the file that spm_train wrote, with --model_type=unigram or bpe"
         hint += f": --set tokenizer.taken_from={name}"
         raise DataError(f"{file.name} is {error}", where=str(file), hint=hint) from None
-    parts = [f"tokenizer: {file}, a {model.kind} model of {model.num_original_pieces:,} pieces"]
-    parts += [f"added {', '.join(model.added)}"] if model.added else []
-    parts += [f"it normalises text by {model.normalization}"] if model.normalization else []
+    num_pieces, num_added = len(read_pieces(original)), len(read_pieces(model)) - len(read_pieces(original))
+    parts = [f"tokenizer: {file}, a {tokenizer_kind(model)} model of {num_pieces:,} pieces"]
+    parts += [f"added {num_added} that nmt needs"] if num_added else []
+    parts += [f"it normalises text by {rules}"] if (rules := normalization(model)) else []
     logger.info("%s", "; ".join(parts))
-    return model.content
+    return model
 
 
 def _write_counts(directory: Path, counts: Sequence[dict[str, int]]) -> None:

@@ -110,61 +110,37 @@ def without_input_format(model: bytes) -> bytes:
     return _write_fields(fields)
 
 
-@dataclass(frozen=True, slots=True)
-class AdaptedModel:
-    """A SentencePiece model with our special ids; `added` says what the original did not have.
-
-    `normalization` is the name of the rules by which the model changes text before it cuts it; None without rules.
-    """
-
-    content: bytes
-    kind: TokenizerKind
-    num_original_pieces: int
-    added: list[str]
-    normalization: str | None
-
-
-def with_our_ids(model: bytes) -> AdaptedModel:
+def with_our_ids(model: bytes) -> bytes:
     """The model with padding, unknown, begin and end as our ids, and with byte pieces.
 
     It cuts text into the same pieces as before; only characters that it does not know are spelt in bytes. A model that
     has both already is returned as it is. ValueError, with the reason, for bytes that are no unigram or BPE model.
     """
-    pieces = read_pieces(model)
-    ids = _special_ids(model)
-    kind, normalization = tokenizer_kind(model), _normalization(model)
+    pieces, ids = read_pieces(model), _special_ids(model)
+    tokenizer_kind(model)  # ValueError for another kind
     has_bytes = any(piece.kind == BYTE for piece in pieces)
     if ids == _OUR_IDS and has_bytes:
-        return AdaptedModel(model, kind, len(pieces), [], normalization)
-    special, added = _special_pieces(pieces, ids)
-    byte_pieces: list[Piece] = []
-    if not has_bytes:
-        byte_pieces = [Piece(f"<0x{byte:02X}>", 0.0, BYTE) for byte in range(256)]
-        added.append("256 byte pieces")
+        return model
+    bytes_added = [] if has_bytes else [Piece(f"<0x{byte:02X}>", 0.0, BYTE) for byte in range(256)]
     ordinary = [piece for piece_id, piece in enumerate(pieces) if piece_id not in ids]
-    adapted = with_pieces(model, [*special, *byte_pieces, *ordinary], has_bytes=True)
-    return AdaptedModel(adapted, kind, len(pieces), added, normalization)
+    return with_pieces(model, [*_special_pieces(pieces, ids), *bytes_added, *ordinary], has_bytes=True)
 
 
-def _normalization(model: bytes) -> str | None:
-    """The name of the rules by which a model changes text; None if it has no rules."""
+def normalization(model: bytes) -> str | None:
+    """The name of the rules by which a model changes text before it cuts it; None if it has no rules."""
     rules = _last_setting(model, _ModelField.NORMALIZER_SPEC, _NormalizerField.PRECOMPILED_CHARSMAP)
     name = _last_setting(model, _ModelField.NORMALIZER_SPEC, _NormalizerField.NAME)
     return (name or b"its own rules").decode(errors="replace") if rules else None
 
 
-def _special_pieces(pieces: Sequence[Piece], ids: Sequence[int]) -> tuple[list[Piece], list[str]]:
-    """The four special pieces, and the names of the pieces that were added. An id of -1 marks a missing piece."""
+def _special_pieces(pieces: Sequence[Piece], ids: Sequence[int]) -> list[Piece]:
+    """The four special pieces: those with these ids, or new ones. An id of -1 marks a missing piece."""
     texts = {piece.text for piece in pieces}
-    special, added = [], []
+    special = []
     for original_id, our_name in zip(ids, ("<pad>", "<unk>", "<s>", "</s>"), strict=True):
-        if original_id < 0:
-            text = our_name if our_name not in texts else f"<our {our_name[1:]}"  # a piece of text has our name
-            added.append(our_name)
-            special.append(Piece(text, 0.0, CONTROL))
-        else:
-            special.append(pieces[original_id])
-    return special, added
+        text = our_name if our_name not in texts else f"<our {our_name[1:]}"  # a piece of text has our name
+        special.append(Piece(text, 0.0, CONTROL) if original_id < 0 else pieces[original_id])
+    return special
 
 
 def tokenizer_kind(model: bytes) -> TokenizerKind:
@@ -179,7 +155,7 @@ def tokenizer_kind(model: bytes) -> TokenizerKind:
 
 def kind_if_text_unchanged(model: bytes) -> TokenizerKind | None:
     """The kind of a model that cuts text as it is; None if the model changes text first."""
-    return None if _normalization(model) else tokenizer_kind(model)
+    return None if normalization(model) else tokenizer_kind(model)
 
 
 def has_our_ids(model: bytes) -> bool:

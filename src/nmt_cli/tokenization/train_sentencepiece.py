@@ -27,31 +27,39 @@ _BYTES_PER_PIECE = 60  # docs/design/data.md has the evidence
 
 @dataclass(frozen=True, slots=True)
 class TokenizerReport:
-    """The number of lines given to train a tokenizer, of lines skipped as unusable, and of its pieces.
-
-    `recommended_size` is the number of pieces that suits the text.
-    """
+    """The number of lines given to train a tokenizer, of lines skipped as unusable, and of its pieces."""
 
     num_given: int
     num_skipped: int
     vocab_size: int
-    recommended_size: int
 
 
 class VocabularyTooLargeError(DataError):
-    """A text that yields no vocabulary of the size asked for.
+    """A text that yields no vocabulary of the size asked for, but one of `largest` pieces."""
 
-    `recommended_size` is at most the size that it yields, or None if it yields no vocabulary at all.
-    """
-
-    def __init__(self, vocab_size: int, *, largest: int, recommended_size: int) -> None:
-        size = min(recommended_size, largest) if largest >= MIN_VOCAB_SIZE else None
-        hint = "give more training text"
-        if size is not None:
-            hint = f"--set tokenizer.vocab_size={size}, which suits so little text ({largest} at most), or {hint}"
+    def __init__(self, vocab_size: int, *, largest: int) -> None:
         message = f"a vocabulary of {vocab_size:,} pieces is more than this text yields: at most {largest:,}"
+        hint = "give more training text"
+        if largest >= MIN_VOCAB_SIZE:
+            hint = f"--set tokenizer.vocab_size=null takes a size that suits so little text; or {hint}"
         super().__init__(message, where="tokenizer.vocab_size", hint=hint)
-        self.recommended_size = size
+        self.largest = largest
+
+
+def suitable_size(lines: Iterable[bytes], *, num_symbols: int, most: int) -> int:
+    """The number of pieces that a text has often enough to be learned: about one per ten words, and all characters.
+
+    It is `most` at most, and no more lines are read than decide it.
+    """
+    num_bytes, characters = 0, set[str]()
+    for line in filter(_is_usable, lines):
+        num_bytes += len(line)
+        characters.update(line.decode())
+        if num_bytes >= most * _BYTES_PER_PIECE:
+            return most
+    in_hundreds = num_bytes // _BYTES_PER_PIECE // 100 * 100
+    least = _SPECIAL_AND_BYTE_PIECES + num_symbols + len(characters) + 1
+    return min(most, max(MIN_VOCAB_SIZE, least, in_hundreds))
 
 
 def train_tokenizer(
@@ -75,7 +83,7 @@ def train_tokenizer(
     Raises DataError if `vocab_size` is more than the text yields, or too small for its characters; the message names
     the bound.
     """
-    usable = _UsableLines(lines, vocab_size=vocab_size, num_symbols=len(symbols) + len(user_symbols))
+    usable = _UsableLines(lines)
     errors: list[Exception | KeyboardInterrupt] = []
     model = io.BytesIO()
     try:
@@ -103,38 +111,29 @@ def train_tokenizer(
     except RuntimeError as error:
         if errors:
             raise errors[0] from None
-        raise _vocabulary_error(str(error), vocab_size, recommended_size=usable.recommended_size) from error
+        raise _vocabulary_error(str(error), vocab_size) from error
     write_file(output, without_input_format(model.getvalue()), error=DataError)
-    return TokenizerReport(usable.num_given, usable.num_skipped, vocab_size, usable.recommended_size)
+    return TokenizerReport(usable.num_given, usable.num_skipped, vocab_size)
+
+
+def _is_usable(line: bytes) -> bool:
+    """False for a line that SentencePiece skips."""
+    return bool(line) and _RESERVED not in line and len(line) <= MAX_LINE_BYTES
 
 
 class _UsableLines:
-    """The lines that SentencePiece does not skip, counted as they are read, and the size of vocabulary for them."""
+    """The lines that SentencePiece does not skip, counted as they are read."""
 
-    def __init__(self, lines: Iterable[bytes], *, vocab_size: int, num_symbols: int) -> None:
-        self._lines, self.num_given, self.num_skipped, self._num_bytes = lines, 0, 0, 0
-        self._num_symbols = num_symbols
-        # In more text than this, the bytes alone recommend `vocab_size`, and the characters need not be known.
-        self._num_bytes_searched = vocab_size * _BYTES_PER_PIECE
-        self._characters: set[str] = set()
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        self._lines, self.num_given, self.num_skipped = lines, 0, 0
 
     def __iter__(self) -> Iterator[bytes]:
         for line in self._lines:
             self.num_given += 1
-            if not line or _RESERVED in line or len(line) > MAX_LINE_BYTES:
+            if _is_usable(line):
+                yield line
+            else:
                 self.num_skipped += 1
-                continue
-            if self._num_bytes < self._num_bytes_searched:
-                self._characters.update(line.decode())
-            self._num_bytes += len(line)
-            yield line
-
-    @property
-    def recommended_size(self) -> int:
-        """A number of pieces that are frequent enough to be learned: about one per ten words, and all characters."""
-        in_hundreds = self._num_bytes // _BYTES_PER_PIECE // 100 * 100
-        least = _SPECIAL_AND_BYTE_PIECES + self._num_symbols + len(self._characters) + 1
-        return max(MIN_VOCAB_SIZE, least, in_hundreds)
 
 
 def _counted_words(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -157,10 +156,10 @@ def _noting_errors(lines: Iterable[bytes], errors: list[Exception | KeyboardInte
         raise
 
 
-def _vocabulary_error(reason: str, vocab_size: int, *, recommended_size: int) -> DataError:
+def _vocabulary_error(reason: str, vocab_size: int) -> DataError:
     where = "tokenizer.vocab_size"
     if too_large := re.search(r"set it to a value <= (\d+)", reason):
-        return VocabularyTooLargeError(vocab_size, largest=int(too_large[1]), recommended_size=recommended_size)
+        return VocabularyTooLargeError(vocab_size, largest=int(too_large[1]))
     if too_small := re.search(r"smaller than required_chars\. \d+ vs (\d+)", reason):
         smallest = int(too_small[1])
         return DataError(
