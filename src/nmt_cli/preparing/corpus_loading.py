@@ -103,7 +103,7 @@ def _source_with_columns(path: str, columns: str | None) -> dict[str, Any]:
     if columns is not None and kind is ArchiveSource:
         problem = f"`columns` are those of a table, and {Path(path).name} is an archive"
         raise UsageError(problem, setting="columns", hint="unpack it, and give the table in it")
-    if columns is None or kind is None or not kind.has_columns:
+    if columns is None or kind is None or "source" not in kind.model_fields:  # a kind without columns
         return dict(source)
     names = [column.strip() for column in columns.split(",")]
     if len(names) != 2 or not all(names):

@@ -203,15 +203,11 @@ def length_chart(sides: Mapping[str, Sequence[Mapping[str, Any]]], *, languages:
     A side is a list of bins `from`, `to`, `sentences`; the bins of both are the same up to the end of the shorter list.
     """
     longest = max(sides.values(), key=len)
-    counts = {
-        side: [length_bin["sentences"] for length_bin in side_bins] + [0] * len(longest)
-        for side, side_bins in sides.items()
-    }
     bins = [
-        {"from": edges["from"], "to": edges["to"], "counts": {side: values[index] for side, values in counts.items()}}
+        {**edges, "counts": {side: own[index]["sentences"] if index < len(own) else 0 for side, own in sides.items()}}
         for index, edges in enumerate(longest)
     ]
-    ticks = axis_ticks(0, max(map(max, counts.values())), least_step=1)
+    ticks = axis_ticks(0, max(max(length_bin["counts"].values()) for length_bin in bins), least_step=1)
     return render(
         "length_chart.html", unit=unit, languages=languages, bins=bins, ticks=ticks, short_number=short_number
     )

@@ -119,9 +119,6 @@ class Source(Section):
     endings: ClassVar[tuple[str, ...]] = ()
     """The endings by which the files of this kind are known."""
 
-    has_columns: ClassVar[bool] = False
-    """Whether `source` and `target` are columns or keys of its file."""
-
     kind: str
     weight: float = Field(
         1.0,

@@ -30,7 +30,6 @@ _CELL_CHARACTERS = 20
 class TableSource(OneFileSource):
     """A table of which two columns are taken. Each format is a subclass."""
 
-    has_columns = True
     source: Column = Field(
         None,
         description="column of the source: its number, counted from 1, or its name; null: the column that the first "

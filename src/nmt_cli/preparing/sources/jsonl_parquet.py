@@ -30,7 +30,6 @@ class JsonlSource(OneFileSource):
     """A file with one JSON object per line; plain or compressed."""
 
     endings = (".jsonl", ".ndjson")
-    has_columns = True
     kind: Literal["jsonl"] = Field(description="two keys of the objects in one file")
     source: str | None = Field(
         None, description="key of the source, dotted where nested; null: the key that is called by the language"
@@ -49,7 +48,6 @@ class ParquetSource(OneFileSource):
     """A parquet file."""
 
     endings = (".parquet",)
-    has_columns = True
     kind: Literal["parquet"] = Field(description="two columns of one file")
     source: str | None = Field(
         None, description="column of the source, dotted where nested; null: the column that is called by the language"
