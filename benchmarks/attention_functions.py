@@ -21,7 +21,7 @@ from typing import Literal, assert_never, get_args
 
 import numpy as np
 import torch
-from measuring import Figures, circumstances, cost, markdown_table
+from measuring import Figures, argument_parser, circumstances, cost, markdown_table
 from small_trainings import batch_of, nats_per_token, train
 from torch import Tensor, nn
 
@@ -266,7 +266,7 @@ def _mean_and_range(values: Sequence[float]) -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="prepared data")
     parser.add_argument("--updates", type=int, default=600)
     parser.add_argument("--batch-tokens", type=int, default=1000)
@@ -277,7 +277,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--cost-d-k", type=int, default=64, help="width of queries and keys that are timed")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--saturation-d-k", type=int, nargs="+", default=[4, 16, 64, 256, 1024])
-    parser.add_argument("--commit", help="commit of the code, if there is no git")
     return parser.parse_args()
 
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from measuring import Figures, circumstances, summed_up
+from measuring import Figures, argument_parser, circumstances, summed_up
 
 from nmt_cli.devices import TRAINING_SPINS, bound_spinning
 
@@ -43,7 +43,7 @@ def main() -> None:
             for side in arguments.sides if number % 2 == 0 else arguments.sides[::-1]:
                 rates[side].append(_rate(sides[side]))
             print({side: round(windows[-1]) for side, windows in rates.items()}, file=sys.stderr, flush=True)
-    figures: Figures = circumstances("cpu", commit=None)
+    figures: Figures = circumstances("cpu", commit=arguments.commit)
     figures |= {"recipe": arguments.recipe, "busy loops": arguments.busy, "nice": arguments.nice}
     figures["target tokens a second"] = {side: summed_up(windows) for side, windows in rates.items()}
     first, *others = arguments.sides
@@ -121,7 +121,7 @@ def _measure_windows(arguments: argparse.Namespace) -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--data", required=True, metavar="DIR", help="prepared data")
     parser.add_argument("--recipe", default="small")
     parser.add_argument("--sides", nargs="+", default=["2", "1", "2:300000"], metavar="THREADS[:SPINS]")

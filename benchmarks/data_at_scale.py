@@ -1,7 +1,7 @@
-"""Training data at the size of WMT14 EN-FR: time to compute a plan and a first batch, batches per second, memory.
+"""Training data at the size of WMT14 EN-FR: time of a plan and of batches, and memory; prints one JSON object.
 
-python benchmarks/data_at_scale.py --folder /tmp/scale                     # 36 million pairs: 5 GB on disk, 2 minutes
-python benchmarks/data_at_scale.py --folder /tmp/scale --pairs 1000000 --json
+python benchmarks/data_at_scale.py --folder /tmp/scale            # 36 million pairs: 5 GB on disk, 2 minutes
+python benchmarks/data_at_scale.py --folder /tmp/scale --pairs 1000000
 
 The script writes prepared data of random pieces once, to FOLDER/PAIRS, with log-normal lengths of about 30 tokens per
 side. Each step is a process of its own, on one core. One computes the plan. The other does so too, and takes batches
@@ -14,9 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -24,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from measuring import Largest, largest, private_megabytes
+from measuring import Figures, Largest, argument_parser, circumstances, largest, private_megabytes, run
 
 _LOG_MEAN, _LOG_DEVIATION, _RATIO_DEVIATION, _LONGEST = 3.2, 0.62, 0.15, 256
 _VOCABULARY = 37_000
@@ -44,18 +42,16 @@ def main() -> None:
         _write_data(directory, arguments.pairs)
     result = {
         "benchmark": "training data at scale, one core",
-        "commit": _commit(),
-        "hardware": _processor(),
-        "python": platform.python_version(),
+        **circumstances("cpu", commit=arguments.commit),
         "pairs": arguments.pairs,
         "batch_tokens": arguments.batch_tokens,
         **_step("plan"),
         **_step("batches"),
     }
-    print(json.dumps(result, indent=2) if arguments.json else _table(result))
+    print(json.dumps(result, indent=2))
 
 
-def _plan(arguments: argparse.Namespace) -> dict[str, Any]:
+def _plan(arguments: argparse.Namespace) -> Figures:
     with _watched(arguments.core) as peak:
         order = _order(arguments)
         start = time.perf_counter()
@@ -68,8 +64,7 @@ def _plan(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _batches(arguments: argparse.Namespace) -> dict[str, Any]:
-    import numpy
+def _batches(arguments: argparse.Namespace) -> Figures:
     import torch
 
     torch.set_num_threads(1)
@@ -89,8 +84,6 @@ def _batches(arguments: argparse.Namespace) -> dict[str, Any]:
         "pairs_per_second_from_disk": cold,
         "pairs_per_second": warm,
         "private_mb": round(peak.value),
-        "numpy": numpy.__version__,
-        "torch": torch.__version__,
     }
 
 
@@ -115,7 +108,7 @@ class _Rates:
             make_batch(rows, self._pairs, device=self._device, shape=order.shape, pinned=False)
         return sum(map(len, micro_batches))
 
-    def measure(self, order: Any) -> dict[str, float]:
+    def measure(self, order: Any) -> Figures:
         """Median and quartiles of the rates in windows of a quarter of a second."""
         rates, end = [], time.perf_counter() + self._seconds
         while time.perf_counter() < end or len(rates) < 2:
@@ -230,51 +223,18 @@ def _write_manifest(directory: Path, num_pairs: int, totals: dict[str, int], fin
     (directory / "manifest.json").write_text(json.dumps(manifest, indent=2))
 
 
-def _step(name: str) -> dict[str, Any]:
-    command = [sys.executable, __file__, *sys.argv[1:], "--step", name]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+def _step(name: str) -> Figures:
+    found: Figures = json.loads(run([sys.executable, __file__, *sys.argv[1:], "--step", name]))
     return found
 
 
-def _table(result: dict[str, Any]) -> str:
-    cold, warm = result["pairs_per_second_from_disk"], result["pairs_per_second"]
-    lines = [
-        ("pairs", f"{result['pairs']:,}"),
-        ("updates of an epoch", f"{result['updates']:,}"),
-        ("plan computed, seconds", f"{result['plan_seconds']}"),
-        ("plan computed, private MB", f"{result['plan_private_mb']}"),
-        ("first batch, seconds", f"{result['first_batch_seconds']}"),
-        ("pairs/s, files dropped from the page cache", f"{cold['median']:,}"),
-        ("pairs/s, files in the page cache", f"{warm['median']:,}"),
-        ("private MB", f"{result['private_mb']}"),
-    ]
-    return "\n".join(f"{label:<44}{value:>14}" for label, value in lines)
-
-
-def _commit() -> str:
-    root = Path(__file__).resolve().parent
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, cwd=root, capture_output=True, text=True).stdout.strip()
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
-
-
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="scratch folder for the data; 5 GB for 36M pairs")
     parser.add_argument("--pairs", type=int, default=36_000_000)
     parser.add_argument("--batch-tokens", type=int, default=25_000)
     parser.add_argument("--seconds", type=float, default=10, help="length of each of the two measurements of batches")
     parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)), help="the core that the steps run on")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--step", choices=("plan", "batches"), help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -16,15 +16,15 @@ import argparse
 import json
 import math
 import os
-import platform
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+
+from measuring import NMT, Figures, argument_parser, circumstances, lines_of, run
 
 _LATENCY_SENTENCES = 60
 _PEERS = Path(__file__).with_name("peers")
@@ -39,13 +39,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         text = folder / "text"
-        lines = Path(arguments.input).read_text(encoding="utf-8").split("\n")[: arguments.lines]
+        lines = lines_of(Path(arguments.input))[: arguments.lines]
         text.write_text("".join(f"{line}\n" for line in lines if line.strip()), encoding="utf-8")
         commands = _commands(arguments, folder=folder, text=text)
-        rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
+        rounds: dict[str, list[Figures]] = {name: [] for name in commands}
         for _ in range(arguments.rounds):
             for name, command in commands.items():
-                rounds[name].append(_run(command))
+                rounds[name].append(json.loads(run(command).splitlines()[-1]))
                 print(f"{name}: {rounds[name][-1]['sentences_per_second']} sentences/s", file=sys.stderr)
     systems = {name: _summary(runs) for name, runs in rounds.items()}
     print(_table(systems), file=sys.stderr if arguments.json == "-" else sys.stdout)
@@ -74,10 +74,8 @@ def _commands(arguments: argparse.Namespace, *, folder: Path, text: Path) -> dic
 
 def _peer_commands(arguments: argparse.Namespace, *, folder: Path, text: Path) -> dict[str, list[str]]:
     marian, converted, spm = folder / "marian", folder / "ct2", Path(arguments.model) / "source.spm"
-    export = [sys.executable, "-m", "nmt_cli", "export", arguments.model, "--to", "huggingface", "-o", str(marian)]
-    subprocess.run(export, check=True)
-    convert = [arguments.peers, str(_PEERS / "to_ctranslate2.py"), str(marian), str(spm), str(converted)]
-    subprocess.run(convert, check=True)
+    run([*NMT, "export", arguments.model, "--to", "huggingface", "-o", str(marian)])
+    run([arguments.peers, str(_PEERS / "to_ctranslate2.py"), str(marian), str(spm), str(converted)])
     commands: dict[str, list[str]] = {}
     for beam in arguments.beams:
         for system in arguments.peer_systems:
@@ -94,15 +92,7 @@ def _peer_commands(arguments: argparse.Namespace, *, folder: Path, text: Path) -
     return commands
 
 
-def _run(command: list[str]) -> dict[str, Any]:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(done.stderr)
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
-
-
-def _measure_here(arguments: argparse.Namespace) -> dict[str, Any]:
+def _measure_here(arguments: argparse.Namespace) -> Figures:
     """Measure one of our engines in this process."""
     import torch
 
@@ -122,33 +112,45 @@ def _measure_here(arguments: argparse.Namespace) -> dict[str, Any]:
     collect_garbage_rarely()  # as `nmt decode` does
     options = {"beam": arguments.beams[0], "batch_tokens": arguments.batch_tokens[0]}
     options["max_extra_tokens"] = arguments.max_extra_tokens
-    lines = Path(arguments.input).read_text(encoding="utf-8").split("\n")[:-1]
-    translator.translate(lines, **options)
-    seconds, tokens = [], 0
-    for _ in range(arguments.runs):
-        started = time.perf_counter()
-        found = translator.translate(lines, **options)
-        seconds.append(time.perf_counter() - started)
-        tokens = sum(one.num_pieces + 1 for one in found)
+    lines = lines_of(Path(arguments.input))
+
+    def translate() -> int:
+        return sum(one.num_pieces + 1 for one in translator.translate(lines, **options))
+
+    rates = _rates(translate, len(lines), runs=arguments.runs)
     latencies = []
     for line in lines[:_LATENCY_SENTENCES]:
         started = time.perf_counter()
         translator.translate([line], **options)
         latencies.append(time.perf_counter() - started)
-    median = statistics.median(seconds)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     is_gpu = translator.device.startswith("cuda")
-    return {
-        "sentences_per_second": round(len(lines) / median, 1),
-        "tokens_per_second": round(tokens / median),
-        "seconds": [round(one, 3) for one in seconds],
+    return rates | {
         "latency_milliseconds": {f"p{share}": round(1000 * _percentile(latencies, share), 1) for share in (50, 90, 99)},
         "peak_memory_megabytes": round(memory / 1e6),
         "peak_gpu_memory_megabytes": round(torch.cuda.max_memory_allocated() / 1e6) if is_gpu else None,
     }
 
 
-def _measure_workers(arguments: argparse.Namespace, engine: str, precision: str, workers: int) -> dict[str, Any]:
+def _rates(translate: Callable[[], int], num_lines: int, *, runs: int) -> Figures:
+    """Sentences and tokens per second of a function that translates all lines and returns their tokens, with EOS.
+
+    The first run is a warm-up, in which workers load their models.
+    """
+    seconds, tokens = [], 0
+    for _ in range(runs + 1):
+        started = time.perf_counter()
+        tokens = translate()
+        seconds.append(time.perf_counter() - started)
+    median = statistics.median(seconds[1:])
+    return {
+        "sentences_per_second": round(num_lines / median, 1),
+        "tokens_per_second": round(tokens / median),
+        "seconds": [round(one, 3) for one in seconds[1:]],
+    }
+
+
+def _measure_workers(arguments: argparse.Namespace, engine: str, precision: str, workers: int) -> Figures:
     """Measure several workers of one engine, which share the threads, as `nmt decode --workers` does.
 
     The text is cut to blocks of at most a thousand lines, of which each worker gets one at least.
@@ -161,28 +163,23 @@ def _measure_workers(arguments: argparse.Namespace, engine: str, precision: str,
     one = TranslationJob(
         [Path(arguments.model)], engine, precision, device, arguments.threads, overrides=settings, options={}
     )
-    lines = Path(arguments.input).read_text(encoding="utf-8").split("\n")[:-1]
+    lines = lines_of(Path(arguments.input))
     size = min(1000, math.ceil(len(lines) / workers))
     blocks = [LineBlock(start + 1, lines[start : start + size]) for start in range(0, len(lines), size)]
-    seconds, tokens = [], 0
-    with parallel_translator(jobs_for_workers(one, workers=workers, is_bulk=True)) as run:
-        for number in range(arguments.runs + 1):
-            started = time.perf_counter()
-            found = [translation for result in run(blocks) for translation in result.translations]
-            if number:  # in the first one they load their models
-                seconds.append(time.perf_counter() - started)
-            tokens = sum(translation.num_pieces + 1 for translation in found)
-    median = statistics.median(seconds)
+    with parallel_translator(jobs_for_workers(one, workers=workers, is_bulk=True)) as translations_of:
+
+        def translate() -> int:
+            return sum(
+                translation.num_pieces + 1 for result in translations_of(blocks) for translation in result.translations
+            )
+
+        rates = _rates(translate, len(lines), runs=arguments.runs)
     largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    return {
-        "sentences_per_second": round(len(lines) / median, 1),
-        "tokens_per_second": round(tokens / median),
-        "seconds": [round(value, 3) for value in seconds],
-        "peak_memory_megabytes": round(workers * largest / 1e6),  # as if all were as large as the largest
-    }
+    # As if all were as large as the largest.
+    return rates | {"peak_memory_megabytes": round(workers * largest / 1e6)}
 
 
-def _measure_bare(arguments: argparse.Namespace, precision: str) -> dict[str, Any]:
+def _measure_bare(arguments: argparse.Namespace, precision: str) -> Figures:
     """Measure CTranslate2 itself, with the workers, threads and search options of our engine."""
     import ctranslate2
 
@@ -203,37 +200,30 @@ def _measure_bare(arguments: argparse.Namespace, precision: str) -> dict[str, An
     options["return_scores"] = True  # as every answer of this project has them
     if beam > 1:
         options |= {"patience": PATIENCE, "num_hypotheses": PATIENCE * beam}
-    lines = Path(arguments.input).read_text(encoding="utf-8").split("\n")[:-1]
+    lines = lines_of(Path(arguments.input))
     collect_garbage_rarely()
-    seconds, tokens = [], 0
-    for run in range(arguments.runs + 1):
-        started = time.perf_counter()
+
+    def translate() -> int:
         results = translator.translate_batch([source.pieces(row) for row in source.encode(lines)], **options)
         rows = [[ids[piece] for piece in result.hypotheses[0]] for result in results]
         target.decode(rows)
-        if run:
-            seconds.append(time.perf_counter() - started)
-        tokens = sum(len(row) + 1 for row in rows)
-    median = statistics.median(seconds)
-    return {
-        "sentences_per_second": round(len(lines) / median, 1),
-        "tokens_per_second": round(tokens / median),
-        "seconds": [round(one, 3) for one in seconds],
-    }
+        return sum(len(row) + 1 for row in rows)
+
+    return _rates(translate, len(lines), runs=arguments.runs)
 
 
 def _percentile(values: list[float], share: int) -> float:
     return sorted(values)[min(len(values) - 1, len(values) * share // 100)]
 
 
-def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
+def _summary(runs: list[Figures]) -> Figures:
     """The median round, with the sentences per second of all rounds."""
     rates = [float(run["sentences_per_second"]) for run in runs]
     middle = min(runs, key=lambda run: abs(float(run["sentences_per_second"]) - statistics.median(rates)))
     return {**middle, "sentences_per_second": round(statistics.median(rates), 1), "rounds": rates}
 
 
-def _table(systems: dict[str, dict[str, Any]]) -> str:
+def _table(systems: dict[str, Figures]) -> str:
     rows = [
         "| system | sentences/s | rounds | tokens/s | latency p50, p90, p99 (ms) | memory (MB) |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -249,16 +239,10 @@ def _table(systems: dict[str, dict[str, Any]]) -> str:
     return "\n".join(rows)
 
 
-def _record(arguments: argparse.Namespace, systems: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    import torch
-
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+def _record(arguments: argparse.Namespace, systems: dict[str, Figures]) -> Figures:
     return {
         "benchmark": "decoding",
-        "commit": commit.stdout.strip(),
-        "hardware": f"{platform.processor() or platform.machine()}, {len(os.sched_getaffinity(0))} CPUs",
-        "torch": torch.__version__,
-        "load": os.getloadavg(),
+        **circumstances(arguments.device, commit=arguments.commit),
         "model": arguments.name or arguments.model,
         "input": Path(arguments.input).stem,
         "lines": arguments.lines,
@@ -269,7 +253,7 @@ def _record(arguments: argparse.Namespace, systems: dict[str, dict[str, Any]]) -
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--model", required=True, help="a model directory of nmt")
     parser.add_argument("--name", help="what the charts call the model: small or base")
     parser.add_argument("--input", required=True, help="source text")

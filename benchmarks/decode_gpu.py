@@ -23,11 +23,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from measuring import NMT, Figures, circumstances, judged, judged_at_most, lines_of, run, run_peer, summed_up, wait_for
+from measuring import (
+    NMT,
+    Figures,
+    argument_parser,
+    circumstances,
+    judged,
+    judged_at_most,
+    lines_of,
+    run,
+    run_peer,
+    summed_up,
+    wait_for,
+)
 
 if TYPE_CHECKING:
     from nmt_cli.artifacts.model_directory import LoadedModel
@@ -69,7 +80,8 @@ def _speed(arguments: argparse.Namespace, lines: Sequence[str]) -> Figures:
             if batch in batches:
                 ours[batch] = _rates(arguments, loaded, translator, lines, batch=batch)
             if peer is not None and batch in peer_batches:
-                theirs[batch] = float(json.loads(run_peer(peer(batch)).splitlines()[-1])["sentences_per_second"])
+                told = run_peer([*peer, "--batch", str(batch)]).splitlines()[-1]
+                theirs[batch] = float(json.loads(told)["sentences_per_second"])
     rates = {batch: found["sentences_per_second"]["median"] for batch, found in ours.items()}
     bars = {}
     if theirs:
@@ -141,8 +153,8 @@ def _device_rates(device: str) -> dict[str, float]:
     return _MEASURED[device]
 
 
-def _peer(arguments: argparse.Namespace, lines: Sequence[str], *, folder: Path) -> Any:
-    """The peer's command for a number of sentences per batch, on the exported model."""
+def _peer(arguments: argparse.Namespace, lines: Sequence[str], *, folder: Path) -> list[str]:
+    """The peer's command on the exported model, without the number of sentences per batch."""
     text, marian = folder / "text", folder / "marian"
     text.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     run([*NMT, "export", arguments.model, "--to", "huggingface", "-o", str(marian)])
@@ -150,11 +162,7 @@ def _peer(arguments: argparse.Namespace, lines: Sequence[str], *, folder: Path) 
     fixed |= {"beam": arguments.beam, "precision": "bfloat16", "device": arguments.device, "runs": arguments.runs}
     fixed |= {"max-tokens": arguments.peer_max_tokens}
     flags = [part for name, value in fixed.items() for part in (f"--{name}", str(value))]
-    return partial(_with_batch, [arguments.peer_python or sys.executable, arguments.peer, *flags])
-
-
-def _with_batch(command: list[str], batch: int) -> list[str]:
-    return [*command, "--batch", str(batch)]
+    return [arguments.peer_python or sys.executable, arguments.peer, *flags]
 
 
 def _latency(arguments: argparse.Namespace, lines: Sequence[str]) -> Figures:
@@ -231,7 +239,7 @@ def _open(arguments: argparse.Namespace, *, device: str, precision: str) -> tupl
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parts = ["speed", "latency", "precision"]
     parser.add_argument("--model", required=True, help="a model directory of nmt")
     parser.add_argument("--input", required=True, help="source text")
@@ -254,7 +262,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--peer", help="the peer's script")
     parser.add_argument("--peer-python", help="the Python with the peer's packages; default: this one")
     parser.add_argument("--peer-max-tokens", type=int, default=256)
-    parser.add_argument("--commit", help="commit of the code, if there is no git")
     return parser.parse_args()
 
 

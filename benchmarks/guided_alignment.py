@@ -21,7 +21,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from measuring import NMT, Figures, circumstances, lines_of, run, score
+from measuring import (
+    NMT,
+    Figures,
+    argument_parser,
+    circumstances,
+    lines_of,
+    markdown_table,
+    nmt_decode,
+    nmt_train,
+    run,
+    score,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 _TAG = re.compile(r"</?[biu]>")
@@ -42,14 +53,13 @@ def main() -> None:
         "updates": arguments.updates,
         "seed": arguments.seed,
         "weights": rows,
-        "table": [
-            "| weight | alignment error rate | tags on exactly the right words | BLEU |",
-            "| --- | --- | --- | --- |",
-            *(
-                f"| {weight} | {row['alignment_error_rate']:.1%} | {row['right_tags']:.1%} | {row['bleu']} |"
+        "table": markdown_table(
+            ["weight", "alignment error rate", "tags on exactly the right words", "BLEU"],
+            [
+                [weight, f"{row['alignment_error_rate']:.1%}", f"{row['right_tags']:.1%}", str(row["bleu"])]
                 for weight, row in rows.items()
-            ),
-        ],
+            ],
+        ),
     }
     print(json.dumps(result, indent=2))
 
@@ -58,7 +68,10 @@ def _prepare(folder: Path) -> tuple[Path, Path]:
     """The prepared data, and the file with the alignments of its test text."""
     folder.mkdir(parents=True, exist_ok=True)
     data, packaged = folder / "data", ROOT / "recipes/corpora/demo"
-    run([sys.executable, "-m", "tools.demo_corpus.generate", "--alignments", str(folder)], environment=_ENVIRONMENT)
+    run(
+        [sys.executable, "-m", "tools.demo_corpus.generate", "--alignments", str(folder)],
+        environment={"PYTHONPATH": str(ROOT)},
+    )
     texts = [
         part for split in ("train", "valid", "test") for part in (f"--{split}", str(packaged / f"{split}.tsv.zst"))
     ]
@@ -73,18 +86,15 @@ def _measured(
     """Train, unless the run is finished, and measure the alignments of the test text and its translation."""
     settings = [f"training.guided_alignment={weight}", f"training.updates={arguments.updates}"]
     settings += [f"training.seed={arguments.seed}", *arguments.settings]
-    command = [*NMT, "train", "demo", "--data", str(data), "-o", str(directory), "--device", "cpu"]
-    run([*command, *(part for setting in settings for part in ("--set", setting))])
+    nmt_train("demo", data=data, output=directory, device="cpu", settings=settings)
     source, reference, hypothesis = data / "test.en", data / "test.de", directory / "test.hyp"
     model, aligned = str(directory / "model"), directory / "test.align"
     aligned.write_text(run([*NMT, "score", str(reference), "-s", str(source), "--model", model, "--alignments"]))
-    run([*NMT, "decode", "-m", model, "-i", str(source), "-o", str(hypothesis), "--overwrite"])
-    tagged, marked = (
-        [_tagged(line, links) for line, links in zip(lines_of(source), gold, strict=True)],
-        directory / "tags",
-    )
+    nmt_decode(model, source, hypothesis)
+    tagged = [_tagged(line, links) for line, links in zip(lines_of(source), gold, strict=True)]
+    marked = directory / "tags"
     marked.write_text("".join(f"{line}\n" for line, _ in tagged))
-    run([*NMT, "decode", "-m", model, "--markup", "html", "-i", str(marked), "-o", f"{marked}.hyp", "--overwrite"])
+    nmt_decode(model, marked, f"{marked}.hyp", "--markup", "html")
     verdicts = [
         words_in(html, tag) == words
         for html, (_, tags), right in zip(lines_of(Path(f"{marked}.hyp")), tagged, lines_of(reference), strict=True)
@@ -141,17 +151,13 @@ def words_in(html: str, tag: str) -> set[int]:
     }
 
 
-_ENVIRONMENT = {"PYTHONPATH": str(ROOT)}
-
-
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--weights", default="0,0.1", help="values of training.guided_alignment")
     parser.add_argument("--updates", type=int, default=1000)
     parser.add_argument("--set", dest="settings", action="append", default=[], help="KEY=VALUE for all; repeatable")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", default="runs/guided-alignment", help="folder of data and runs")
-    parser.add_argument("--commit", help="commit of the code, if there is no git")
     return parser.parse_args()
 
 

@@ -25,7 +25,7 @@ from functools import lru_cache, partial, reduce
 
 import numpy as np
 import torch
-from measuring import Figures, circumstances, cost, markdown_table
+from measuring import Figures, argument_parser, circumstances, cost, markdown_table
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 from torch.nn import functional as F
@@ -338,13 +338,12 @@ def _gigaflops(row: Figures) -> float:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--tokens", type=int, default=4096, help="tokens of all sentences together")
     parser.add_argument("--lengths", type=int, nargs="+", default=[64, 128, 256, 512, 1024, 2048], help="n")
     parser.add_argument("--widths", type=int, nargs="+", default=[128, 256, 512], help="d")
     parser.add_argument("--path-lengths", type=int, nargs="+", default=[64, 128, 256, 512])
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--commit", help="commit of the code, if there is no git")
     return parser.parse_args()
 
 

@@ -20,7 +20,18 @@ from random import Random
 from typing import Any
 
 import yaml
-from measuring import NMT, Figures, circumstances, lines_of, markdown_table, run, score
+from measuring import (
+    NMT,
+    Figures,
+    argument_parser,
+    circumstances,
+    lines_of,
+    markdown_table,
+    nmt_decode,
+    nmt_train,
+    run,
+    score,
+)
 
 DIRECTIONS = (("en", "de"), ("de", "en"), ("en", "fr"))
 _HELD_OUT = 1000
@@ -102,8 +113,7 @@ def _trained(
     run([*NMT, "prepare", str(file), "-o", str(data)])
     settings = [f"training.updates={updates}", f"training.checkpoint_every={max(1, updates // 20)}"]
     settings += [f"validation.every={updates}", *arguments.settings]
-    command = [*NMT, "train", arguments.recipe, "--data", str(data), "-o", str(directory), "--device", "cpu"]
-    run([*command, *(part for setting in settings for part in ("--set", setting))])
+    nmt_train(arguments.recipe, data=data, output=directory, device="cpu", settings=settings)
     run([*NMT, "average", str(directory), "--overwrite"])
     return directory / "averaged"
 
@@ -117,8 +127,7 @@ def _bleu(folder: Path, name: str, model: Path, pair: tuple[str, str], *, option
     stem = "test" + (f".{'-'.join(pair)}" if options else "")
     source, reference = (folder / f"data-{name}" / f"{stem}.{code}" for code in pair)
     hypothesis = folder / f"{name}.{'-'.join(pair)}.hyp"
-    command = [*NMT, "decode", "-m", str(model), "--beam", "4", *options]
-    run([*command, "-i", str(source), "-o", str(hypothesis), "--overwrite"])
+    nmt_decode(model, source, hypothesis, "--beam", "4", *options)
     return score(hypothesis, reference)
 
 
@@ -128,13 +137,12 @@ def _back_translated(arguments: argparse.Namespace, folder: Path) -> Path:
     german, english = folder / "made.de", folder / "made.en"
     chosen = Random(1).sample(lines, arguments.synthetic)
     german.write_text("".join(f"{line.strip()}\n" for line in chosen), encoding="utf-8")
-    model = str(folder / "run-de-en" / "averaged")
-    run([*NMT, "decode", "-m", model, "-i", str(german), "-o", str(english), "--overwrite"])
+    nmt_decode(folder / "run-de-en" / "averaged", german, english)
     return Path("made")
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--captions", required=True, metavar="DIR")
     parser.add_argument("--french", required=True, metavar="PREFIX")
     parser.add_argument("--german", required=True, metavar="FILE")
@@ -145,7 +153,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--vocab-size", type=int, default=8000)
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE")
     parser.add_argument("--folder", default="runs/many-languages")
-    parser.add_argument("--commit", help="of this checkout, if it is no git repository")
     return parser.parse_args()
 
 

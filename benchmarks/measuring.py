@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import os
 import platform
@@ -27,12 +28,19 @@ NMT = [sys.executable, "-m", "nmt_cli"]
 _PEER_ENVIRONMENT = {"TORCH_CUDNN_SDPA_DEPRIORITIZED": "1"}
 
 
+def argument_parser(document: str | None) -> argparse.ArgumentParser:
+    """The parser of a script, whose --help begins with the script's docstring."""
+    parser = argparse.ArgumentParser(description=document, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--commit", help="commit of the code, if there is no git")
+    return parser
+
+
 def circumstances(device: str, *, commit: str | None) -> Figures:
     """Commit, hardware, versions and command; `commit` is for code outside of git."""
     import torch
 
     return {
-        "commit": commit or _commit_of_git() or "unknown",
+        "commit": commit or commit_of(Path(__file__).parent) or "unknown",
         "hardware": hardware(device),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -41,16 +49,24 @@ def circumstances(device: str, *, commit: str | None) -> Figures:
     }
 
 
+def commit_of(folder: Path) -> str:
+    """The commit of the checkout that a folder lies in; empty without git or outside of a checkout."""
+    try:
+        asked = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
+        return subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+    except FileNotFoundError:
+        return ""
+
+
 def hardware(device: str) -> str:
     """The name of the GPU, or of the processor, with the number of CPUs that this process may use."""
     import torch
 
+    from nmt_cli.devices import cpu_name, num_cpus
+
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(device)
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    name = names[0] if names else platform.processor() or platform.machine()
-    return f"{name}, {len(os.sched_getaffinity(0))} CPUs, {torch.get_num_threads()} threads"
+    return f"{cpu_name()}, {num_cpus()} CPUs, {torch.get_num_threads()} threads"
 
 
 def wait_for(device: str) -> None:
@@ -135,6 +151,17 @@ def run(command: Sequence[str], *, log: Path | None = None, environment: Mapping
     return done.stdout
 
 
+def nmt_train(recipe: str, *, data: str | Path, output: Path, device: str, settings: Sequence[str]) -> None:
+    """Train a run by `nmt train`, unless it is finished; the settings are KEY=VALUE."""
+    options = [option for setting in settings for option in ("--set", setting)]
+    run([*NMT, "train", recipe, "--data", str(data), "-o", str(output), "--device", device, *options])
+
+
+def nmt_decode(model: str | Path, source: str | Path, output: str | Path, *options: str) -> None:
+    """Translate a file by `nmt decode`."""
+    run([*NMT, "decode", "-m", str(model), "-i", str(source), "-o", str(output), "--overwrite", *options])
+
+
 def score(hypothesis: Path, reference: Path) -> float:
     """sacreBLEU of a translation, as `nmt score` has it."""
     from nmt_cli.scoring.metrics import bleu
@@ -191,15 +218,6 @@ def lines_of(file: Path) -> list[str]:
     """The lines of a text file, .gz or plain."""
     data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
     return data.decode().split("\n")[:-1]
-
-
-def _commit_of_git() -> str:
-    """The commit of this checkout; empty without git or outside of a checkout."""
-    asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    try:
-        return subprocess.run(asked, capture_output=True, text=True).stdout.strip()
-    except FileNotFoundError:
-        return ""
 
 
 def _rounded(value: float, digits: int) -> float:

@@ -11,9 +11,8 @@ from types import TracebackType
 import torch
 from measuring import Figures
 
-from nmt_cli.dataset.batches import make_batch
 from nmt_cli.dataset.prepared_data import PreparedData
-from nmt_cli.devices import choose_device, multiply_float32_fast
+from nmt_cli.devices import choose_device, choose_precision, multiply_float32_fast
 from nmt_cli.memory import keep_freed_memory
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.data_order import DataOrder
@@ -34,7 +33,7 @@ class NmtLoop:
 
     def __init__(self, recipe: Recipe, data: PreparedData, *, device: str) -> None:
         self.recipe = recipe
-        self._pairs, self._ranks = data.split("train"), Ranks(0, 1, choose_device(device))
+        self._ranks = Ranks(0, 1, choose_device(device))
         if self._ranks.device.type == "cpu":
             keep_freed_memory()
             multiply_float32_fast(self._ranks.device)
@@ -49,7 +48,8 @@ class NmtLoop:
             beat=lambda: None,
         )
         self._model = build_model(recipe, data).to(self._ranks.device)
-        self._updater = Updater(recipe, self._model, precision="bf16", ranks=self._ranks)
+        precision = choose_precision(recipe.training.precision, device=self._ranks.device, training=True)
+        self._updater = Updater(recipe, self._model, precision=precision, ranks=self._ranks)
         self._loader = Loader(self._order, self._ranks, is_interrupted=lambda: False)
         self._number, self._source, self._target, self._slots = 0, 0, 0, 0
         self._launched: LaunchedUpdate | None = None
@@ -58,12 +58,8 @@ class NmtLoop:
     def __enter__(self) -> NmtLoop:
         self._cost: ComputeCost = measure_compute(self._model, self._ranks)
         start = time.perf_counter()
-        shape = self._order.shape
-        batches = [
-            make_batch(rows, self._pairs, device=self._ranks.device, shape=shape, pinned=False)
-            for rows in (self._order.longest_rows, self._order.full_rows)
-        ]
-        self._updater.warm_up(batches)
+        extremes, device = (self._order.longest_rows, self._order.full_rows), self._ranks.device
+        self._updater.warm_up([self._order.batch(rows, device=device, pinned=False) for rows in extremes])
         self._ready_seconds, self._graphs = time.perf_counter() - start, _graphs_compiled()
         self._memory_gb = memory_gb(self._ranks.device)  # before other models come to lie in the same process
         self._stack.enter_context(self._loader)

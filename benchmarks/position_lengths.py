@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from measuring import Figures, circumstances, markdown_table
+from measuring import Figures, argument_parser, circumstances, markdown_table
 from small_trainings import nats_per_token, train
 
 from nmt_cli.dataset.prepared_data import PreparedData, open_prepared
@@ -88,12 +88,11 @@ def _pairs_by_length(data: PreparedData) -> list[np.ndarray[tuple[int], np.dtype
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="prepared data")
     parser.add_argument("--updates", type=int, default=400)
     parser.add_argument("--batch-tokens", type=int, default=2000)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--commit", help="commit of the code, if there is no git")
     return parser.parse_args()
 
 

@@ -14,7 +14,6 @@ import argparse
 import filecmp
 import json
 import os
-import platform
 import random
 import re
 import shutil
@@ -24,11 +23,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
-from typing import IO
+
+from measuring import NMT, Figures, argument_parser, circumstances, lines_of, private_megabytes, processes_of, run
 
 _SAMPLES_A_SECOND = 5
 _LINES_A_CALL = 100_000
@@ -36,14 +35,14 @@ _LINES_A_CALL = 100_000
 
 @dataclass
 class Preparation:
-    """One run of `nmt prepare`: seconds by stage, and the peaks of memory and disk in bytes."""
+    """One run of `nmt prepare`: seconds by stage, and the peaks of memory and disk in megabytes."""
 
     pairs: int = 0
     wall: float = 0.0
     stages: dict[str, float] = field(default_factory=dict)
-    private: dict[str, int] = field(default_factory=lambda: {"without tokenizer": 0, "tokenizer": 0})
-    work_bytes: int = 0
-    output_bytes: int = 0
+    private: dict[str, float] = field(default_factory=lambda: {"without tokenizer": 0.0, "tokenizer": 0.0})
+    work: float = 0.0
+    output: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -64,23 +63,19 @@ def main() -> None:
             shutil.rmtree(output, ignore_errors=True)
             ours.append(_prepare(arguments, output))
             encoding = [sys.executable, __file__, "--encode", str(output), *sys.argv[1:]]
-            seconds = subprocess.run(encoding, check=True, capture_output=True, text=True).stdout
-            alone.append(ours[-1].pairs / float(seconds))
+            alone.append(ours[-1].pairs / float(run(encoding)))
         result = _result(arguments, ours, alone)
         if arguments.kills:
             result["kills"] = _killed(arguments, output, Path(temporary) / "killed" / "data", seconds=ours[-1].wall)
     print(json.dumps(result, indent=2))
 
 
-def _result(arguments: argparse.Namespace, ours: list[Preparation], alone: list[float]) -> dict[str, object]:
+def _result(arguments: argparse.Namespace, ours: list[Preparation], alone: list[float]) -> Figures:
     rate, encoded = statistics.median(one.rate for one in ours), statistics.median(alone)
     stages = {stage: statistics.median(one.stages[stage] for one in ours) for stage in ours[0].stages}
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     return {
         "benchmark": "preparation, training pairs a second",
-        "commit": commit,
-        "hardware": f"{platform.processor() or platform.machine()}, {len(os.sched_getaffinity(0))} CPUs",
-        "load": os.getloadavg(),
+        **circumstances("cpu", commit=arguments.commit),
         "pairs": ours[0].pairs,
         "workers": arguments.workers,
         "rounds": arguments.rounds,
@@ -89,18 +84,16 @@ def _result(arguments: argparse.Namespace, ours: list[Preparation], alone: list[
         "ratio": round(rate / encoded, 2),
         "seconds": stages,
         "pairs_a_second": {stage: round(ours[0].pairs / max(seconds, 0.1)) for stage, seconds in stages.items()},
-        "peak_private_megabytes": {
-            when: round(max(one.private[when] for one in ours) / 1e6) for when in ours[0].private
-        },
-        "peak_work_megabytes": round(max(one.work_bytes for one in ours) / 1e6),
-        "output_megabytes": round(ours[0].output_bytes / 1e6),
+        "peak_private_megabytes": {when: round(max(one.private[when] for one in ours)) for when in ours[0].private},
+        "peak_work_megabytes": round(max(one.work for one in ours)),
+        "output_megabytes": round(ours[0].output),
     }
 
 
 def _command(arguments: argparse.Namespace, output: Path) -> list[str]:
     prefixes = ["--train", arguments.train, "--valid", arguments.valid, "--languages", arguments.languages]
     settings = ["--set", f"tokenizer.vocab_size={arguments.vocab_size}", "--workers", str(arguments.workers)]
-    return [sys.executable, "-m", "nmt_cli", "prepare", *prefixes, *settings, "-o", str(output)]
+    return [*NMT, "prepare", *prefixes, *settings, "-o", str(output)]
 
 
 def _prepare(arguments: argparse.Namespace, output: Path) -> Preparation:
@@ -110,7 +103,7 @@ def _prepare(arguments: argparse.Namespace, output: Path) -> Preparation:
     with subprocess.Popen(_command(arguments, output), stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         lines: list[str] = []
-        reader = Thread(target=_read, args=(process.stderr, lines))
+        reader = Thread(target=lines.extend, args=(process.stderr,))
         reader.start()
         while process.poll() is None:
             _sample(process.pid, lines, output, taken)
@@ -126,51 +119,21 @@ def _prepare(arguments: argparse.Namespace, output: Path) -> Preparation:
     assert seconds is not None
     taken.pairs = int(found[1].replace(",", ""))
     taken.stages = {stage: float(number) for stage, number in re.findall(r"(\w+) ([\d.]+)", seconds[1])}
-    taken.output_bytes = _bytes_in(output)
+    taken.output = _megabytes_in(output)
     return taken
 
 
-def _read(stream: IO[str], lines: list[str]) -> None:
-    lines.extend(stream)
-
-
 def _sample(root: int, lines: list[str], output: Path, taken: Preparation) -> None:
-    private = sum(_private_bytes(process) for process in _tree(root))
+    private = sum(map(private_megabytes, processes_of(root)))
     begun = sum(line.startswith("tokenizer: training on ") for line in list(lines))
     ended = sum(line.startswith("tokenizer: ") and line.endswith(" pieces\n") for line in list(lines))
     when = "tokenizer" if begun > ended else "without tokenizer"
     taken.private[when] = max(taken.private[when], private)
-    taken.work_bytes = max(taken.work_bytes, _bytes_in(output.with_name(f"{output.name}.partial")))
+    taken.work = max(taken.work, _megabytes_in(output.with_name(f"{output.name}.partial")))
 
 
-def _tree(root: int) -> Iterator[int]:
-    """A process and its descendants."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        children.setdefault(parent, []).append(int(entry.name))
-    waiting = [root]
-    while waiting:
-        process = waiting.pop()
-        yield process
-        waiting += children.get(process, [])
-
-
-def _private_bytes(process: int) -> int:
-    try:
-        text = Path(f"/proc/{process}/smaps_rollup").read_text()
-    except OSError:
-        return 0
-    return 1024 * sum(
-        int(kilobytes) for kilobytes in re.findall(r"^Private_(?:Clean|Dirty): +(\d+)", text, re.MULTILINE)
-    )
-
-
-def _bytes_in(folder: Path) -> int:
-    """Bytes of the files of a folder; a file with several names counts once."""
+def _megabytes_in(folder: Path) -> float:
+    """Megabytes of the files of a folder; a file with several names counts once."""
     sizes = {}
     for path in folder.rglob("*"):
         try:
@@ -178,10 +141,10 @@ def _bytes_in(folder: Path) -> int:
         except OSError:
             continue
         sizes[facts.st_ino] = facts.st_size if path.is_file() else 0
-    return sum(sizes.values())
+    return sum(sizes.values()) / 1e6
 
 
-def _killed(arguments: argparse.Namespace, expected: Path, output: Path, *, seconds: float) -> dict[str, object]:
+def _killed(arguments: argparse.Namespace, expected: Path, output: Path, *, seconds: float) -> Figures:
     """Prepare with kills at random moments, and compare the files."""
     draw = random.Random(arguments.seed)
     moments: list[float] = []
@@ -204,15 +167,12 @@ def _killed(arguments: argparse.Namespace, expected: Path, output: Path, *, seco
 
 def _encode_alone(arguments: argparse.Namespace) -> float:
     """Seconds of SentencePiece for the lines of both files, read beforehand."""
-    import gzip
-
     import sentencepiece
 
     total = 0.0
     for side, language in zip(("source", "target"), arguments.languages.split("-"), strict=True):
         file = next(path for ending in ("", ".gz") if (path := Path(f"{arguments.train}.{language}{ending}")).exists())
-        data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-        lines = data.decode().split("\n")[:-1]
+        lines = lines_of(file)
         processor = sentencepiece.SentencePieceProcessor(model_file=str(Path(arguments.encode) / f"{side}.spm"))
         begin = time.perf_counter()
         for start in range(0, len(lines), _LINES_A_CALL):
@@ -222,7 +182,7 @@ def _encode_alone(arguments: argparse.Namespace) -> float:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--train", required=True, metavar="PREFIX", help="training text, plain or .gz")
     parser.add_argument("--valid", required=True, metavar="PREFIX")
     parser.add_argument("--languages", required=True, metavar="SOURCE-TARGET")

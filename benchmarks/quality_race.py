@@ -21,7 +21,18 @@ import sys
 import time
 from pathlib import Path
 
-from measuring import NMT, Figures, circumstances, lines_of, run, run_peer, score
+from measuring import (
+    NMT,
+    Figures,
+    argument_parser,
+    circumstances,
+    lines_of,
+    nmt_decode,
+    nmt_train,
+    run,
+    run_peer,
+    score,
+)
 
 _SIDES = ("ours", "peer", "small")
 _MOST_WORDS = 250  # as nmt prepare has it by default: the peer must not meet what was cleaned away
@@ -64,7 +75,7 @@ def _ours(arguments: argparse.Namespace, folder: Path) -> Figures:
     settings += [f"training.checkpoint_every={arguments.checkpoint_every}", "training.log_every=20"]
     settings += ["validation.bleu=false", "validation.metric=loss", "validation.every=1000", *arguments.settings]
     command = [*NMT, "train", arguments.recipe, "--data", str(folder / "data"), "-o", str(directory)]
-    command += ["--device", arguments.device, *_as_options(settings)]
+    command += ["--device", arguments.device, *(part for setting in settings for part in ("--set", setting))]
     if not (directory / "averaged").exists():
         _train_for(command, directory / "metrics.jsonl", seconds=60 * arguments.minutes)
     seconds = time.perf_counter() - start
@@ -110,8 +121,7 @@ def _translated(arguments: argparse.Namespace, folder: Path, model: Path) -> dic
     for name, prefix in _tests(arguments):
         source, reference = _sides(arguments, prefix)
         output = folder / f"{name}.hyp"
-        texts = ["-i", str(source), "-o", str(output), "--overwrite", "--beam", str(arguments.beam)]
-        run([*NMT, "decode", "-m", str(model), "--device", arguments.device, *texts])
+        nmt_decode(model, source, output, "--beam", str(arguments.beam), "--device", arguments.device)
         scores[name] = score(output, reference)
     return scores
 
@@ -157,13 +167,11 @@ def _small(arguments: argparse.Namespace, folder: Path, seed: str) -> Figures:
     _prepare(arguments, data, train=arguments.small_train, valid=arguments.small_valid, pieces=arguments.small_pieces)
     settings = [f"training.seed={seed}", "training.log_every=20", "validation.bleu=false", "validation.metric=loss"]
     settings += arguments.small_settings
-    command = [*NMT, "train", "multi30k", "--data", str(data), "-o", str(directory), "--device", arguments.device]
-    run([*command, *_as_options(settings)])
+    nmt_train("multi30k", data=data, output=directory, device=arguments.device, settings=settings)
     name, prefix = _tests(arguments)[0]
     source, reference = _sides(arguments, prefix)
     output = directory / f"{name}.hyp"
-    decode = [*NMT, "decode", "-m", str(_averaged(directory)), "-i", str(source), "-o", str(output), "--overwrite"]
-    run([*decode, "--beam", str(arguments.beam), "--device", arguments.device])
+    nmt_decode(_averaged(directory), source, output, "--beam", str(arguments.beam), "--device", arguments.device)
     trained = _last_line(directory / "metrics.jsonl")
     return {
         "seed": int(seed),
@@ -200,10 +208,6 @@ def _sides(arguments: argparse.Namespace, prefix: str) -> tuple[Path, Path]:
     return source, target
 
 
-def _as_options(settings: list[str]) -> list[str]:
-    return [part for setting in settings for part in ("--set", setting)]
-
-
 def _last_line(metrics: Path) -> Figures:
     """The newest line about training; empty if there is none yet."""
     found = [line for line in metrics.read_text(encoding="utf-8").splitlines() if line.startswith('{"event": "train"')]
@@ -217,7 +221,7 @@ def _target_tokens(metrics: Path) -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--sides", default=",".join(_SIDES))
     parser.add_argument("--train", metavar="PREFIX", help="training text, plain or .gz; PREFIX.en and so on")
     parser.add_argument("--valid", metavar="PREFIX")
@@ -242,7 +246,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--peer-python", help="the Python with the peer's packages; default: this one")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--folder", default="runs/race")
-    parser.add_argument("--commit", help="commit of the code, if there is no git")
     arguments = parser.parse_args()
     sides = set(arguments.sides.split(","))
     if unknown := sides - set(_SIDES):

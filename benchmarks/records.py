@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from measuring import NMT, Figures, circumstances, run, score
+from measuring import Figures, argument_parser, circumstances, nmt_decode, nmt_train, score
 
 _SIDES = ("base", "against")
 
@@ -92,13 +92,10 @@ def main() -> None:
 
 def _train(arguments: argparse.Namespace, side: str, seed: int) -> None:
     directory = Path(arguments.folder) / f"{side}-{seed}"
-    command = [*NMT, "train", vars(arguments)[side], "--data", arguments.data, "-o", str(directory)]
-    settings = _settings(arguments, side, seed=seed)
-    run([*command, "--device", arguments.device, *(part for setting in settings for part in ("--set", setting))])
+    recipe, settings = vars(arguments)[side], _settings(arguments, side, seed=seed)
+    nmt_train(recipe, data=arguments.data, output=directory, device=arguments.device, settings=settings)
     if arguments.test_source:
-        hypothesis = directory / "test.hyp"
-        texts = ["-i", arguments.test_source, "-o", str(hypothesis), "--overwrite"]
-        run([*NMT, "decode", "-m", str(directory), "--device", arguments.device, *texts])
+        nmt_decode(directory, arguments.test_source, directory / "test.hyp", "--device", arguments.device)
 
 
 def _read(arguments: argparse.Namespace, side: str, seed: int) -> Trained | None:
@@ -185,7 +182,7 @@ def _row(arguments: argparse.Namespace, facts: Figures, pairs: list[Figures], ra
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--data", required=True, help="prepared data")
     parser.add_argument("--base", default="base", metavar="RECIPE", help="the recipe that sets the target")
     parser.add_argument("--against", default="modern", metavar="RECIPE", help="the recipe that should reach it sooner")
@@ -201,7 +198,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--folder", default="runs/records", help="folder of the runs; finished runs are not repeated")
     parser.add_argument("--test-source", help="text that the last model of each run translates")
     parser.add_argument("--test-reference")
-    parser.add_argument("--commit", help="commit of the code, if there is no git")
     return parser.parse_args()
 
 

@@ -16,7 +16,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from measuring import NMT, Figures, circumstances, run
+from measuring import Figures, argument_parser, circumstances, markdown_table, nmt_train
 from records import Point, curve_of
 
 _NONE = "none"
@@ -44,8 +44,9 @@ def main() -> None:
         "updates": arguments.updates,
         "seeds": seeds,
         "results": results,
-        "table": ["| data | regulariser | the same updates | the same time |", "| --- | --- | --- | --- |"]
-        + [line for one in results for line in _lines(one)],
+        "table": markdown_table(
+            ["data", "regulariser", "the same updates", "the same time"], [row for one in results for row in _rows(one)]
+        ),
     }
     print(json.dumps(result, indent=2))
 
@@ -73,8 +74,7 @@ def _trained(arguments: argparse.Namespace, data: str, row: str, seed: int) -> l
     settings = [f"training.updates={arguments.updates}", f"training.seed={seed}", f"training.log_every={every}"]
     settings += [f"validation.every={every}", "validation.max_sentences=null", "training.patience=null"]
     settings += [*_SETTINGS[row], *arguments.settings]
-    command = [*NMT, "train", arguments.recipe, "--data", data, "-o", str(directory), "--device", arguments.device]
-    run([*command, *(part for setting in settings for part in ("--set", setting))])
+    nmt_train(arguments.recipe, data=data, output=directory, device=arguments.device, settings=settings)
     return curve_of(directory / "metrics.jsonl")
 
 
@@ -83,10 +83,10 @@ def _bleu_within(curve: Sequence[Point], seconds: float) -> float | None:
     return next((point.bleu for point in reversed(curve) if point.seconds <= seconds), None)
 
 
-def _lines(result: Figures) -> list[str]:
-    """The rows of a Markdown table: mean of the seeds, with the lowest and the highest."""
+def _rows(result: Figures) -> list[list[str]]:
+    """The rows of a table: mean of the seeds, with the lowest and the highest."""
     return [
-        f"| {result['data']} | {row} | {_summed_up(figures['same_updates'])} | {_summed_up(figures['same_time'])} |"
+        [result["data"], row, _summed_up(figures["same_updates"]), _summed_up(figures["same_time"])]
         for row, figures in result["rows"].items()
     ]
 
@@ -99,7 +99,7 @@ def _summed_up(values: Sequence[float | None]) -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--data", action="append", required=True, help="prepared data; repeatable")
     parser.add_argument("--recipe", default="small")
     parser.add_argument("--rows", default=",".join(_SETTINGS), help=f"of: {', '.join(_SETTINGS)}")
@@ -109,7 +109,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--folder", default="runs/regularisers", help="folder of the runs")
-    parser.add_argument("--commit", help="commit of the code, if there is no git")
     arguments = parser.parse_args()
     if unknown := set(arguments.rows.split(",")) - set(_SETTINGS):
         parser.error(f"there is no row {unknown.pop()!r}: take of {', '.join(_SETTINGS)}")

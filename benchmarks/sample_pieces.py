@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from measuring import circumstances, largest, private_megabytes, processes_of
+from measuring import argument_parser, circumstances, largest, private_megabytes, processes_of
 
 from nmt_cli.dataset.plan_computation import expected_invariants
 from nmt_cli.dataset.prepared_data import open_prepared
@@ -42,7 +42,7 @@ def main() -> None:
         sampled = pieces.open(0)
         wall, processor = time.perf_counter() - wall, _processor_seconds() - processor
         num_bytes = sum(path.stat().st_size for path in Path(folder).rglob("*"))
-    figures = circumstances("cpu", commit=None) | {
+    figures = circumstances("cpu", commit=arguments.commit) | {
         "data": arguments.data.name,
         "pairs": counts.pairs,
         "source_growth": round(sampled.src.num_tokens / counts.source_tokens, 3),
@@ -66,7 +66,7 @@ def _megabytes() -> float:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("data", type=Path, help="a directory of prepared data")
     parser.add_argument("--probability", type=float, default=0.1)
     parser.add_argument("--workers", type=int, default=2)

@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from clients import Connection, Window
-from measuring import NMT, Figures, circumstances, lines_of, processes_of, summed_up
+from measuring import NMT, Figures, argument_parser, circumstances, lines_of, processes_of, summed_up
 from mixed_load import MEMORY_SECONDS, mixed_load
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -280,7 +280,7 @@ def _percentiles(seconds: Sequence[float]) -> dict[str, float] | None:
 
 
 def _arguments() -> Any:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--model", type=Path, required=True, help="a model or a run")
     parser.add_argument("--input", type=Path, required=True, help="sentences, one per line")
     parser.add_argument("--engines", nargs="+", default=["torch", "ctranslate2"])
@@ -291,7 +291,6 @@ def _arguments() -> Any:
     parser.add_argument("--open", type=float, help="requests per second of one more window, for overload")
     parser.add_argument("--mixed", type=float, help="seconds of mixed load")
     parser.add_argument("--serve", nargs=argparse.REMAINDER, default=[], help="options of nmt serve")
-    parser.add_argument("--commit", help="commit of the code, if there is no git")
     return parser.parse_args()
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from measuring import Figures, circumstances, judged, run_peer, summed_up
+from measuring import Figures, argument_parser, circumstances, judged, run_peer, summed_up
 
 _SIZES = {
     "small": ("base", ["encoder_layers=3", "decoder_layers=3", "d_model=256", "d_ff=1024", "heads=4"]),
@@ -63,10 +63,7 @@ def main() -> None:
         result: Figures = {
             "benchmark": "training steps, target tokens a second with EOS",
             **circumstances(device, commit=arguments.commit),
-            **{
-                key: vars(arguments)[key]
-                for key in ("size", "batch_tokens", "settings", "rounds", "windows", "updates")
-            },
+            **{key: vars(arguments)[key] for key in _TOLD},
             "pairs": data.manifest.splits["train"].pairs,
             "vocabulary": vocab,
             **_sides(rates),
@@ -151,7 +148,7 @@ def _figures(arguments: argparse.Namespace, rates: dict[str, list[float]], ours:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--data", required=True, help="prepared data with one shared vocabulary")
     parser.add_argument("--size", choices=_SIZES, default="base")
     parser.add_argument("--device", default="cuda")
@@ -168,7 +165,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--warm-up", type=int, default=5, help="updates of either loop before the first window")
     parser.add_argument("--profile", metavar="DIR", help="profile nmt at the end, into this folder")
     parser.add_argument("--profiled-updates", type=int, default=10)
-    parser.add_argument("--commit", help="commit of the code, if there is no git")
     arguments = parser.parse_args()
     if arguments.peer and not (arguments.source and arguments.target):
         parser.error("--peer needs --source and --target")

@@ -15,10 +15,10 @@ import argparse
 import json
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from measuring import NMT, Figures, circumstances, run
+from measuring import Figures, argument_parser, circumstances, markdown_table, nmt_train
 from records import Point, curve_of
 
 from nmt_cli.cli.reproduce import experiments
@@ -56,7 +56,7 @@ def main() -> None:
             )
             for name, figure in _FIGURES.items()
         },
-        "tables": {"rows": list(_lines(paper, ours))},
+        "tables": {"rows": _table(paper, ours)},
     }
     print(json.dumps(result, indent=2))
 
@@ -88,8 +88,7 @@ def _trained(arguments: argparse.Namespace, row: str, seed: int) -> Point:
     settings += [f"training.batch_tokens={arguments.batch_tokens}", f"training.log_every={every}"]
     settings += [f"training.schedule.warmup_updates={arguments.warmup_updates}", f"validation.every={every}"]
     settings += [f"training.checkpoint_every={every}", "validation.max_sentences=1000", *arguments.settings]
-    command = [*NMT, "train", f"table3/{row}", "--data", arguments.data, "-o", str(directory)]
-    run([*command, "--device", arguments.device, *(part for each in settings for part in ("--set", each))])
+    nmt_train(f"table3/{row}", data=arguments.data, output=directory, device=arguments.device, settings=settings)
     return curve_of(directory / "metrics.jsonl")[-1]
 
 
@@ -101,21 +100,21 @@ def _measured(points: Sequence[Point]) -> Figures:
     }
 
 
-def _lines(paper: Mapping[str, Mapping[str, float]], ours: Mapping[str, Figures]) -> Iterator[str]:
+def _table(paper: Mapping[str, Mapping[str, float]], ours: Mapping[str, Figures]) -> list[str]:
     """A Markdown table: the paper's figures, and the means of ours with the lowest and the highest seed."""
-    yield "| row | perplexity, paper | perplexity, here | BLEU, paper | BLEU, here |"
-    yield "| --- | --- | --- | --- | --- |"
+    rows = []
     for row, figures in ours.items():
         cells = [row]
         for name, figure in _FIGURES.items():
             values = figures[name]
             spread = f" ({min(values)} to {max(values)})" if len(values) > 1 else ""
             cells += [f"{paper[row][figure]}", f"{statistics.fmean(values):.2f}{spread}"]
-        yield f"| {' | '.join(cells)} |"
+        rows.append(cells)
+    return markdown_table(["row", *(f"{name}, {whose}" for name in _FIGURES for whose in ("paper", "here"))], rows)
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--data", required=True, help="prepared data")
     parser.add_argument("--rows", default=",".join(_ROWS), help=f"of: {', '.join(_ROWS)}")
     parser.add_argument("--updates", type=int, default=6000)
@@ -126,7 +125,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", default="1")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--folder", default="runs/table3-small", help="folder of the runs")
-    parser.add_argument("--commit", help="commit of the code, if there is no git")
     arguments = parser.parse_args()
     if unknown := set(arguments.rows.split(",")) - set(_ROWS):
         parser.error(f"there is no row {unknown.pop()!r}: take of {', '.join(_ROWS)}")

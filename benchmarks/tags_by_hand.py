@@ -10,24 +10,22 @@ If a translation has none, its tag does not count.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from guided_alignment import words_in
-from measuring import NMT, Figures, circumstances, lines_of, run
+from measuring import Figures, argument_parser, circumstances, lines_of, nmt_decode
 
 _TAG = "b"
 
 
 def main() -> None:
     """Translate with each model, and print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--source", type=Path, required=True, help="test_2016_flickr.en")
     parser.add_argument("--model", action="append", required=True, help="a model or a run; repeatable")
-    parser.add_argument("--commit", help="commit of the code, if there is no git")
     arguments = parser.parse_args()
     lines = lines_of(arguments.source)
     table = Path(__file__).with_name("multi30k_tags.tsv").read_text(encoding="utf-8").splitlines()[1:]
@@ -53,7 +51,7 @@ def _measured(model: str, tagged: Sequence[str], expected: Sequence[Sequence[Seq
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "tagged"
         file.write_text("".join(f"{line}\n" for line in tagged), encoding="utf-8")
-        run([*NMT, "decode", "-m", model, "--device", "cpu", "--markup", "html", "-i", str(file), "-o", f"{file}.hyp"])
+        nmt_decode(model, file, f"{file}.hyp", "--device", "cpu", "--markup", "html")
         translations = lines_of(Path(f"{file}.hyp"))
     verdicts = []
     for html, slots in zip(translations, expected, strict=True):

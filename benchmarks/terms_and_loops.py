@@ -25,7 +25,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from measuring import Figures, circumstances, lines_of
+from measuring import Figures, argument_parser, circumstances, lines_of
 
 from nmt_cli.api import Translator, score
 from nmt_cli.decoding.search.repetition import has_loop
@@ -185,7 +185,7 @@ def _sides(prefix: str, languages: str) -> tuple[list[str], list[str]]:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--model", required=True)
     parser.add_argument("--languages", default="en-de")
     parser.add_argument("--train", required=True, metavar="PREFIX", help="text in which words are counted as well")
@@ -195,7 +195,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--odd", type=int, default=480, metavar="LINES")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--commit", help="commit of the code, if there is no git")
     return parser.parse_args()
 
 

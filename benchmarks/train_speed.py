@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
+
+from measuring import Figures, argument_parser, circumstances, run, summed_up, wait_for
 
 _SIZES = {
     "small": {"encoder_layers": 3, "decoder_layers": 3, "d_model": 256, "d_ff": 1024, "heads": 4},
@@ -45,91 +45,47 @@ def main() -> None:
             ]
         )
     medians = {side: statistics.median(rates) for side, rates in sides.items()}
-    result = {
+    result: Figures = {
         "benchmark": "training, target tokens a second with EOS",
-        "commit": subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-        ).stdout.strip(),
-        "hardware": platform.processor() or platform.machine(),
+        **circumstances(arguments.device, commit=arguments.commit),
         "size": arguments.size,
         "precision": arguments.precision,
         "batch_tokens": arguments.batch_tokens,
         "warm_up_updates": _WARM_UP,
         "updates_a_window": arguments.updates,
         "ratio": round(medians["nmt"] / medians["baseline"], 2),
+        **{side: summed_up(rates) for side, rates in sides.items()},
     }
-    for side, rates in sides.items():
-        quartiles = statistics.quantiles(rates, n=4) if len(rates) > 1 else [rates[0]] * 3
-        result[side] = {"median": round(medians[side]), "quartiles": [round(quartiles[0]), round(quartiles[2])]}
     print(json.dumps(result, indent=2))
 
 
 def _run(command: list[str]) -> list[float]:
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
-    return list(json.loads(done.stdout.strip().splitlines()[-1])["windows"])
+    return list(json.loads(run(command).strip().splitlines()[-1])["windows"])
 
 
 def _our_windows(arguments: argparse.Namespace) -> list[float]:
-    import torch
+    from nmt_loop import NmtLoop
 
-    from nmt_cli.dataset.batches import make_batch
     from nmt_cli.dataset.prepared_data import open_prepared
-    from nmt_cli.devices import choose_device, multiply_float32_fast
-    from nmt_cli.memory import keep_freed_memory
     from nmt_cli.recipe.loading import load_recipe
-    from nmt_cli.training.data_order import DataOrder
-    from nmt_cli.training.initial_weights import build_model
-    from nmt_cli.training.ranks.ranks import Ranks
-    from nmt_cli.training.update import Updater
 
-    keep_freed_memory()
-    multiply_float32_fast(choose_device(arguments.device))
     overrides = [f"model.{key}={value}" for key, value in _SIZES[arguments.size].items()]
-    overrides += [f"training.batch_tokens={arguments.batch_tokens}", "training.clip_norm=1"]
-    overrides += ["model.attention_bias=true", "model.embedding_multiple=8"]
+    overrides += ["model.attention_bias=true", "model.embedding_multiple=8", "training.clip_norm=1"]
+    overrides += [f"training.batch_tokens={arguments.batch_tokens}", f"training.precision={arguments.precision}"]
     recipe = load_recipe("base", overrides=overrides)
-    data = open_prepared(Path(arguments.data))
-    ranks = Ranks(0, 1, choose_device(arguments.device))
-    pairs = data.split("train")
-    max_tokens = arguments.batch_tokens + 256
-    order = DataOrder(
-        data,
-        recipe,
-        world_size=1,
-        max_tokens=max_tokens,
-        run_directory=Path("."),
-        beat=lambda: None,
-    )
-    model = build_model(recipe, data).to(ranks.device)
-    updater = Updater(recipe, model, precision=arguments.precision, ranks=ranks)
-    rates, number = [], 0
-    for window in range(arguments.windows + 1):
-        start, tokens = time.perf_counter(), 0
-        for _ in range(_WARM_UP if window == 0 else arguments.updates):
-            update, number = order.next(), number + 1
-            batches = [
-                (index, make_batch(rows, pairs, device=ranks.device, shape=order.shape, pinned=False))
-                for index, rows in enumerate(update.micro_batches)
-            ]
-            updater.launch(
-                batches,
-                number=number,
-                num_micro_batches=len(batches),
-                target_tokens=update.target_tokens,
-                received_signal=lambda: None,
-            ).result()
-            tokens += update.target_tokens
-        if ranks.device.type == "cuda":
-            torch.cuda.synchronize()
-        if window > 0:
+    rates = []
+    with NmtLoop(recipe, open_prepared(Path(arguments.data)), device=arguments.device) as loop:
+        for window in range(arguments.windows + 1):
+            wait_for(arguments.device)
+            start = time.perf_counter()
+            tokens = sum(loop.update() for _ in range(arguments.updates if window else _WARM_UP))
+            wait_for(arguments.device)
             rates.append(tokens / (time.perf_counter() - start))
-    return rates
+    return rates[1:]
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--data", default="data/multi30k-en-de", help="prepared data, one shared vocabulary")
     parser.add_argument("--source", required=True, help="the training text that the data was prepared from")
     parser.add_argument("--target", required=True)

@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from measuring import Figures, circumstances, lines_of, summed_up
+from measuring import Figures, argument_parser, circumstances, commit_of, lines_of, summed_up
 from serve_load import answers_per_second, processor_seconds, server
 
 Job = Callable[[Path, Path], float]  # (checkout, empty folder) -> units per second
@@ -54,8 +54,8 @@ def main() -> None:
     """Measure all jobs and print the ratios."""
     arguments = _arguments()
     checkouts = {"this": _HERE, "other": arguments.other.resolve()}
-    figures: Figures = circumstances("cpu", commit=None)
-    figures["other"] = _commit(checkouts["other"])
+    figures: Figures = circumstances("cpu", commit=arguments.commit)
+    figures["other"] = commit_of(checkouts["other"])
     figures["jobs"] = {}
     for name, job in _jobs(arguments).items():
         if not name.startswith(tuple(arguments.jobs)):
@@ -155,13 +155,8 @@ def _environment(checkout: Path) -> Mapping[str, str]:
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(checkout / "src"), os.environ.get("PYTHONPATH")]))}
 
 
-def _commit(checkout: Path) -> str:
-    asked = ["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
-
-
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--other", type=Path, required=True, metavar="DIR", help="the other checkout")
     parser.add_argument("--data", metavar="DIR", help="prepared data, to train on")
     parser.add_argument("--models", nargs="*", default=[], metavar="NAME=DIR", help="model directories, to decode with")

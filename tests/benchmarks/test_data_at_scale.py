@@ -11,7 +11,7 @@ from typing import Any
 
 def test_the_benchmark_runs_small_and_within_its_bounds(repository: Path, tmp_path: Path) -> None:
     script, sizes = repository / "benchmarks" / "data_at_scale.py", ["--pairs", "20000", "--seconds", "0.1"]
-    command = [sys.executable, str(script), "--folder", str(tmp_path), *sizes, "--json"]
+    command = [sys.executable, str(script), "--folder", str(tmp_path), *sizes]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
     result: dict[str, Any] = json.loads(process.stdout)
