@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +11,7 @@ import typer
 
 from nmt_cli import devices
 from nmt_cli.cli.arguments import DebugOption, QuietOption, find_models, model_option
-from nmt_cli.errors import UsageError
+from nmt_cli.errors import UsageError, import_package
 
 # A batch takes seconds. A worker is killed if it does not answer in this time, or in twice --timeout if that is longer.
 _MIN_BATCH_TIMEOUT_SECONDS = 60.0
@@ -97,7 +96,8 @@ def serve(
 
     Example: nmt serve -m runs/base --port 8000
     """
-    _check_extra()
+    for library in _LIBRARIES:
+        import_package(library, extra="serve")
     from nmt_cli.serving.glossaries import GlossaryStore
     from nmt_cli.serving.keys import ApiKeys
     from nmt_cli.serving.origins import AllowedOrigins
@@ -172,11 +172,3 @@ def _default_workers(engine: str, *, num_models: int, device: str, precision: st
     if is_for_cpus or devices.choose_device(device).type == "cpu":
         return max(1, min(_MAX_DEFAULT_WORKERS, devices.num_cpus() // num_models))
     return 1
-
-
-def _check_extra() -> None:
-    """Raise UsageError, with the command to install, if a library of the extra is missing."""
-    for name in _LIBRARIES:
-        if find_spec(name) is None:
-            message = f"nmt serve needs {name}, which is not installed"
-            raise UsageError(message, where="nmt serve", hint="pip install 'nmt-cli[serve]'")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -85,6 +85,13 @@ class Glossary:
         by_pair = {dictionary.pair: dictionary for dictionary in (*self.dictionaries, *dictionaries)}
         return replace(self, dictionaries=list(by_pair.values()))
 
+    def with_entries(self, dictionaries: Sequence[Dictionary]) -> Glossary:
+        """The glossary with the entries of dictionaries added to those of their pairs; RequestError as above."""
+        own = {dictionary.pair: dictionary.entries for dictionary in self.dictionaries}
+        return self.with_dictionaries(
+            [replace(one, entries={**own.get(one.pair, {}), **one.entries}) for one in dictionaries]
+        )
+
     def without_dictionary(self, pair: tuple[str, str]) -> Glossary:
         """The glossary without the dictionary of a language pair; RequestError if there is none."""
         removed = self.dictionary(pair)
@@ -127,25 +134,10 @@ class GlossaryStore:
             glossary = Glossary(str(uuid.uuid4()), owner.name, name, created)
             return self._keep(glossary.with_dictionaries(dictionaries))
 
-    def update(
-        self, glossary_id: str, owner: KeyOwner, *, name: str | None = None, dictionaries: Sequence[Dictionary] = ()
-    ) -> Glossary:
-        """The glossary under a new name, with further entries in its dictionaries."""
+    def change(self, glossary_id: str, owner: KeyOwner, change: Callable[[Glossary], Glossary]) -> Glossary:
+        """The glossary of an owner after a change."""
         with self._lock:
-            glossary = self.find(glossary_id, owner)
-            own = {dictionary.pair: dictionary.entries for dictionary in glossary.dictionaries}
-            merged = [replace(one, entries={**own.get(one.pair, {}), **one.entries}) for one in dictionaries]
-            return self._keep(replace(glossary.with_dictionaries(merged), name=name or glossary.name))
-
-    def replace_dictionary(self, glossary_id: str, dictionary: Dictionary, owner: KeyOwner) -> None:
-        """Give a glossary a dictionary in place of its own of the language pair."""
-        with self._lock:
-            self._keep(self.find(glossary_id, owner).with_dictionaries([dictionary]))
-
-    def delete_dictionary(self, glossary_id: str, pair: tuple[str, str], owner: KeyOwner) -> None:
-        """Delete the dictionary of a language pair."""
-        with self._lock:
-            self._keep(self.find(glossary_id, owner).without_dictionary(pair))
+            return self._keep(change(self.find(glossary_id, owner)))
 
     def delete(self, glossary_id: str, owner: KeyOwner) -> None:
         """Delete a glossary."""

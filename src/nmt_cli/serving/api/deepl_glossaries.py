@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import Query
@@ -165,12 +166,12 @@ async def glossary_v3(call: KeyedDeepLCall) -> Response:
 @router.patch("/v3/glossaries/{glossary_id}", response_model=DeepLGlossaryV3)
 async def change_glossary(fields: DeepLGlossaryChangeRequest, call: KeyedDeepLCall) -> Response:
     """A glossary with a new name, or with entries added or replaced."""
-    glossary_id = _found(call).id
     dictionaries = await _dictionaries(fields.dictionaries, call)
-    changed = await asyncio.to_thread(
-        call.service.glossaries.update, glossary_id, call.owner, name=fields.name, dictionaries=dictionaries
-    )
-    return json_response(_glossary_v3_json(changed))
+
+    def change(glossary: Glossary) -> Glossary:
+        return replace(glossary.with_entries(dictionaries), name=fields.name or glossary.name)
+
+    return json_response(_glossary_v3_json(await _changed(change, call)))
 
 
 @router.get("/v3/glossaries/{glossary_id}/entries", response_model=DeepLDictionaries)
@@ -184,17 +185,16 @@ async def dictionary_entries(fields: Annotated[DeepLGlossaryPair, Query()], call
 @router.put("/v3/glossaries/{glossary_id}/dictionaries", response_model=DeepLDictionaryInfo)
 async def replace_dictionary(fields: DeepLDictionaryRequest, call: KeyedDeepLCall) -> Response:
     """A dictionary in place of that of the same language pair."""
-    glossary_id = _found(call).id
     (dictionary,) = await _dictionaries([fields], call)
-    await asyncio.to_thread(call.service.glossaries.replace_dictionary, glossary_id, dictionary, call.owner)
+    await _changed(lambda glossary: glossary.with_dictionaries([dictionary]), call)
     return json_response(_dictionary_json(dictionary))
 
 
 @router.delete("/v3/glossaries/{glossary_id}/dictionaries", status_code=204)
 async def delete_dictionary(fields: Annotated[DeepLGlossaryPair, Query()], call: KeyedDeepLCall) -> Response:
     """Delete the dictionary of a language pair."""
-    glossary_id, pair = _found(call).id, _pair(fields, call)
-    await asyncio.to_thread(call.service.glossaries.delete_dictionary, glossary_id, pair, call.owner)
+    pair = _pair(fields, call)
+    await _changed(lambda glossary: glossary.without_dictionary(pair), call)
     return Response(status_code=204)
 
 
@@ -208,6 +208,10 @@ async def delete_glossary(call: KeyedDeepLCall) -> Response:
 
 async def _created(name: str, sent: Sequence[DeepLDictionaryRequest], call: Call) -> Glossary:
     return await asyncio.to_thread(call.service.glossaries.create, name, await _dictionaries(sent, call), call.owner)
+
+
+async def _changed(change: Callable[[Glossary], Glossary], call: Call) -> Glossary:
+    return await asyncio.to_thread(call.service.glossaries.change, _found(call).id, call.owner, change)
 
 
 async def _dictionaries(sent: Sequence[DeepLDictionaryRequest], call: Call) -> list[Dictionary]:
