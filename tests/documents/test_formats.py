@@ -300,6 +300,13 @@ def test_characters_that_markdown_escapes_are_part_of_the_text() -> None:
     assert upper(text, "a.md") == text.upper().replace("\\'", "'")
 
 
+def test_brackets_that_are_no_link_are_part_of_the_text() -> None:
+    text = "Use x[i] of [one] by @bot[bot].\n\n[one]: /u\n"
+    document = read_document(text.encode(), "a.md", languages=EN_DE, limits=COMMAND_LINE_LIMITS)
+    assert [block.text for block in document.blocks] == ["Use x[i] of one by @bot[bot]."]
+    assert upper(text, "a.md") == "USE X[I] OF [ONE][one] BY @BOT[BOT].\n\n[one]: /u\n"
+
+
 @pytest.mark.parametrize("name", ["a.md", "a.txt"])
 def test_references_outside_of_markup_are_the_characters_that_they_stand_for(name: str) -> None:
     text = "&nbsp;It&#8217;s caf&eacute; &amp; 10&nbsp;km &foo;\n"

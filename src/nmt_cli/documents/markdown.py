@@ -194,9 +194,11 @@ def _line_parts(content: str, references: Collection[str]) -> list[Part]:
 def _tokens(line: str, references: Collection[str]) -> Iterator[Token]:
     """The text of a line with its markup, which may be tags of HTML."""
     open_names: list[tuple[str, int]] = []  # with the place of what is inside
+    links = _brackets_of_links(line, references)
     position = 0
     for match in _INLINE.finditer(line):
-        token = _token(match, line, open_names, references)
+        is_text = (match["open"] or match["close"]) and match.start() not in links
+        token = None if is_text else _token(match, line, open_names, references)
         if token is None:
             continue
         yield from markup_tokens(line[position : match.start()], PLAIN)
@@ -214,6 +216,21 @@ def _tokens(line: str, references: Collection[str]) -> Iterator[Token]:
             yield token
         position = match.end()
     yield from markup_tokens(line[position:], PLAIN)
+
+
+def _brackets_of_links(line: str, references: Collection[str]) -> set[int]:
+    """Where the brackets stand that are those of links: with an address after them, or around the label of one."""
+    begun: list[re.Match[str]] = []
+    found: set[int] = set()
+    for match in _INLINE.finditer(line):
+        if match["open"]:
+            begun.append(match)
+        elif match["close"] and begun:
+            opening = begun.pop()
+            label = line[opening.end() : match.start()]
+            if match[0] != "]" or normalizeReference(label) in references:
+                found |= {opening.start(), match.start()}
+    return found
 
 
 def _token(match: re.Match[str], line: str, opened: list[tuple[str, int]], references: Collection[str]) -> Token | None:
