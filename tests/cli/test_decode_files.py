@@ -121,22 +121,24 @@ def test_two_processes_do_not_write_one_file(folder: Path) -> None:
 
 def test_complete_rows_are_told_from_the_last_ones(tmp_path: Path) -> None:
     unfinished = PartialOutput(tmp_path / "out")
-    job = {"beam": 4}
-    assert unfinished.begin(job, may_replace=False, rows_are_numbered=False) == 0
+    job = {"beam": 4, "format": "text"}
+    assert unfinished.begin(job, may_replace=False) == 0
     unfinished.path.write_bytes(b"one\n\nthree\nfo")
-    assert unfinished.begin(job, may_replace=False, rows_are_numbered=False) == 3
+    assert unfinished.begin(job, may_replace=False) == 3
     assert unfinished.path.read_bytes() == b"one\n\nthree\n"
+    job = {"beam": 4, "format": "tsv"}
+    assert unfinished.begin(job, may_replace=True) == 0
     unfinished.path.write_bytes(b"1\t1\ta\n1\t2\tb\n2\t1\tc\n2\t2")
-    assert unfinished.begin(job, may_replace=False, rows_are_numbered=True) == 1
+    assert unfinished.begin(job, may_replace=False) == 1
     assert unfinished.path.read_bytes() == b"1\t1\ta\n1\t2\tb\n"
     unfinished.path.write_bytes(b"1\t1")
-    assert unfinished.begin(job, may_replace=False, rows_are_numbered=True) == 0
+    assert unfinished.begin(job, may_replace=False) == 0
     assert unfinished.path.read_bytes() == b""
     record = json.loads((tmp_path / "out.partial.json").read_text())
     assert record == job
     unfinished.path.write_bytes(b"one\n")
     with pytest.raises(UsageError, match="begun with another beam, nbest"):
-        unfinished.begin({"beam": 5, "nbest": 2}, may_replace=False, rows_are_numbered=False)
+        unfinished.begin({"beam": 5, "nbest": 2, "format": "tsv"}, may_replace=False)
 
 
 def test_the_lines_before_the_damage_of_a_compressed_file_are_translated(folder: Path) -> None:

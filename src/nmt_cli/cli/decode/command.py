@@ -291,13 +291,7 @@ def decode(
         inputs = {"input": source, "prefix": prefix, "terms": terms}
         record = _job_record(probe, job, inputs=inputs, output=output, form=form, column=column)
         write, lines_done = stack.enter_context(
-            open_output(
-                output,
-                job=record,
-                overwrite=overwrite,
-                rows_are_numbered=to_translate.rows_are_numbered,
-                finish=to_translate.finish,
-            )
+            open_output(output, job=record, overwrite=overwrite, finish=to_translate.finish)
         )
         is_typed = stream or (source == STANDARD and sys.stdin.isatty())
         count = stack.enter_context(show_count(to_translate, output, is_typed=is_typed, has_bar=len(jobs) == 1))
@@ -406,7 +400,7 @@ def _job_record(
         **{f"model {number}": file_identity(path / MANIFEST) for number, path in enumerate(job.models, 1)},
         **{name: value for name, value in probe.settings.items() if name != "batch_tokens"},
         "format": form,
-        **({"column": column} if column is not None else {}),
+        "column": column,
         **{name: value for name, value in job.options.items() if name not in inputs},
         **{name: None if file is None else file_identity(file) for name, file in inputs.items()},
     }

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from nmt_cli.cli.decode.input import STANDARD
-from nmt_cli.cli.decode.structured_files import check_unstructured
+from nmt_cli.cli.decode.input import STANDARD, check_unstructured
 from nmt_cli.errors import UsageError
 from nmt_cli.files import reading_errors
 
@@ -66,7 +65,6 @@ class DocumentFile:
 
     unit: ClassVar[str] = "blocks"
     options: ClassVar[dict[str, Any]] = {"alignments": True, "copy_symbols": True}
-    rows_are_numbered: ClassVar[bool] = False
 
     document: DocumentInBlocks
     blocks: Sequence[MarkedText]

@@ -1,10 +1,11 @@
-"""The text that `nmt decode` reads: files and streams in blocks of lines."""
+"""The text that `nmt decode` reads: files and streams in blocks of lines; a file of TMX, CSV or the like is none."""
 
 from __future__ import annotations
 
 import codecs
 import logging
 import os
+import re
 import select
 import sys
 import time
@@ -12,11 +13,19 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import BinaryIO, Literal
 
-from nmt_cli.cli.decode.structured_files import check_unstructured
 from nmt_cli.decompression import open_bytes
-from nmt_cli.text_encoding import STDIN, check_encoding, not_utf8_error, shell_pipe
+from nmt_cli.errors import DataError
+from nmt_cli.text_encoding import (
+    STDIN,
+    check_encoding,
+    decompressor_of,
+    not_utf8_error,
+    shell_pipe,
+    wide_encoding,
+)
 from nmt_cli.tokenization.tokenised_text import piece_mark_in_text
 
 logger = logging.getLogger(__name__)
@@ -29,6 +38,19 @@ _BLOCK_LINES = 1000
 _NEXT_LINE_SECONDS = 0.01
 # The longest time for gathering lines that keep coming.
 _MAX_GATHERING_SECONDS = 0.3
+# TMX, XLIFF, PO, SRT, WebVTT, HTML and XML.
+_DOCUMENT = re.compile(
+    r"\s*<(?:[?!][^<]*<)*(?:tmx|xliff)\b"
+    r'|(?:#.*\n|\s)*msgid ""\s*\nmsgstr "'
+    r"|\s*\d+[ \t]*\r?\n[\d:]+:\d\d[,.]\d+ -->|WEBVTT\b(?s:.)*?\n[\d:]+:\d\d\.\d+ -->"
+    r"|\s*(?:<\?[^<]*|<!--(?s:.)*?-->\s*)*<(?i:!doctype\s+html\b|(?:html|head|body)\b[^<>]*>\s*<)|\s*<\?xml\s[^<>]*\?>"
+)
+# Plain text may begin so, too.
+_TABLES = {".tsv": re.compile(r"(?:[^\n\t]*\n){0,4}[^\n]*\t"), ".csv": re.compile(r"[\r\n]*[^\n]*[,;\t]")}
+# A text may begin with a bracket, but not with the quoted name and the value of a JSON object, or two quoted texts.
+_JSON_STRING = r'"(?:[^"\\\n]|\\.)*"'
+_JSON_OBJECT = rf'\{{\s*{_JSON_STRING}\s*:\s*(?:["\[{{\d-]|true|false|null)'
+_JSON = re.compile(rf'\s*(?:(?:\[\s*)*{_JSON_OBJECT}|(?:\[\s*)+{_JSON_STRING}\s*(?:,\s*"|\]\s*\Z))')
 
 OnInvalidBytes = Literal["strict", "replace"]
 """What is done about bytes that are not UTF-8: DataError, or U+FFFD in their place."""
@@ -149,6 +171,25 @@ def count_lines(path: Path) -> int:
         for chunk in _with_line_feeds(iter(partial(stream.read, _CHUNK_BYTES), b"")):
             count, last = count + chunk.count(b"\n"), chunk[-1:]
         return count + (last != b"\n")
+
+
+def check_unstructured(beginning: bytes, *, name: str) -> None:
+    """Raise DataError if a text is a file of TMX, CSV or the like, by its first bytes or, for tables, by its name."""
+    from nmt_cli.documents.formats import ending_of, is_binary
+
+    file = Path(name)
+    ending = Path(file.stem if decompressor_of(file) else file.name).suffix.lower()
+    text = beginning.decode(wide_encoding(beginning) or "utf-8", "replace").removeprefix("\ufeff")
+    is_table = ending in _TABLES and bool(_TABLES[ending].match(text))
+    if is_table or _DOCUMENT.match(text) or (beginning.startswith(b"PK\x03\x04") and is_binary(name)):
+        known = quote(name) if ending_of(name) not in ("", ".txt") else "FILE"
+        kind, hint = "a document", f"give it as a document, with its ending: nmt decode {known} -o NEW"
+    elif _JSON.match(text):
+        kind, hint = "JSON", "give its text alone, with one sentence per line"
+    else:
+        return
+    message = f"{STDIN if name == STDIN else file.name} is {kind}, not lines of text"
+    raise DataError(message, where=name, hint=hint)
 
 
 def _with_line_feeds(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -47,11 +47,6 @@ class OutputFormat:
                     message = f"--format text has one translation per line, not {self.nbest}"
                 raise UsageError(message, where=flag, hint="add --format tsv or --format jsonl")
 
-    @property
-    def rows_are_numbered(self) -> bool:
-        """True if a line has several rows, each with its number."""
-        return self.name == "tsv" and self.nbest > 1
-
     def render(self, translations: Sequence[Translation], *, first_line: int) -> str:
         """The translations of consecutive lines, each row with its line end."""
         rows: list[str] = []
@@ -119,8 +114,7 @@ def open_output(
     *,
     job: Mapping[str, Any] | None,
     overwrite: bool,
-    rows_are_numbered: bool,
-    finish: Callable[[str], bytes] | None = None,
+    finish: Callable[[str], bytes] | None,
 ) -> Iterator[tuple[Callable[[str], None], int]]:
     """A function that writes to the output, and the number of input lines that the output already has.
 
@@ -145,7 +139,7 @@ def open_output(
         # Another command may have written it since this one began.
         check_output(final, inputs=[], overwrite=overwrite)
         with _write_errors(str(output)):
-            done = unfinished.begin(job, may_replace=overwrite, rows_are_numbered=rows_are_numbered)
+            done = unfinished.begin(job, may_replace=overwrite)
             stream = io.FileIO(unfinished.path, "a")
         if done:
             logger.info("%s has %s lines: going on after them", unfinished.path, f"{done:,}")
@@ -176,16 +170,15 @@ class PartialOutput:
         self.path = output.with_name(f"{output.name}.partial")
         self._record = output.with_name(f"{output.name}.partial.json")
 
-    def begin(self, job: Mapping[str, Any] | None, *, may_replace: bool, rows_are_numbered: bool) -> int:
+    def begin(self, job: Mapping[str, Any] | None, *, may_replace: bool) -> int:
         """The number of input lines that are done; FILE.partial is cut off after the last of them.
 
         If FILE.partial belongs to another job, or to an unknown one, it is begun anew with `may_replace`; otherwise
-        UsageError names what differs. With `rows_are_numbered` an input line has several rows that begin with its
-        number, and the rows of the last line may be incomplete.
+        UsageError names what differs.
         """
         old_job = None if job is None else self._recorded_job()
         if job is not None and old_job == job:
-            done, size = _complete_lines(self.path, rows_are_numbered=rows_are_numbered)
+            done, size = _complete_lines(self.path, is_tsv=job["format"] == "tsv")
             os.truncate(self.path, size)
             return done
         if self.path.exists() and self.path.stat().st_size > 0 and not may_replace:
@@ -256,17 +249,20 @@ def _write_errors(name: str) -> Iterator[None]:
         ) from None
 
 
-def _complete_lines(path: Path, *, rows_are_numbered: bool) -> tuple[int, int]:
-    """The number of input lines whose rows are complete, and the bytes that these rows take."""
+def _complete_lines(path: Path, *, is_tsv: bool) -> tuple[int, int]:
+    """The number of input lines whose rows are complete, and the bytes that these rows take.
+
+    In TSV an input line has a row for each translation, which begins with the line's number.
+    """
     number = start_of_line = num_bytes = 0
     with path.open("rb") as stream:
         for row in stream:
             if not row.endswith(b"\n"):
                 break
-            row_number = int(row.partition(b"\t")[0]) if rows_are_numbered else number + 1
+            row_number = int(row.partition(b"\t")[0]) if is_tsv else number + 1
             if row_number != number:
                 number, start_of_line = row_number, num_bytes
             num_bytes += len(row)
-    if rows_are_numbered:  # further rows of the last line may be missing
+    if is_tsv:  # further rows of the last line may be missing
         return max(0, number - 1), start_of_line
     return number, num_bytes

@@ -34,11 +34,6 @@ class TextLines:
     prefixes: Iterator[str] | None
     formatting: OutputFormat
 
-    @property
-    def rows_are_numbered(self) -> bool:
-        """As its format says."""
-        return self.formatting.rows_are_numbered
-
     def total(self) -> int | None:
         """The number of lines; None if it cannot be known."""
         with suppress(DataError):  # of a damaged file: its lines before the damage are translated first
