@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from nmt_cli.documents.markup import block_parts, block_writer
+from nmt_cli.documents.markup import block_writer, parts_between
 from nmt_cli.documents.markup_tokens import MarkupRules, Token, markup_tokens, matching_tags
 from nmt_cli.documents.parts import Part
 
@@ -130,17 +130,12 @@ class _Reader:
         base = ""
         if self._rules.runs:
             tokens, base = _flattened(tokens, self._rules.runs)
-        pairs = matching_tags(tokens)
-        write = block_writer(tokens, self._markup_rules)
-        parts: list[Part] = []
-        indices: list[int] = []
-        for index, token in enumerate(tokens):
-            if token.name in self._rules.separators:
-                parts += [*block_parts(tokens, indices, pairs, self._markup_rules, write), token.raw]
-                indices = []
-            else:
-                indices.append(index)
-        parts += block_parts(tokens, indices, pairs, self._markup_rules, write)
+        parts = parts_between(
+            tokens,
+            self._markup_rules,
+            block_writer(tokens, self._markup_rules),
+            separator_parts=lambda token: [token.raw] if token.name in self._rules.separators else [],
+        )
         if self._rules.runs is None:
             return parts
         in_runs = partial(_in_runs, rules=self._rules, runs=self._rules.runs, properties=base)
