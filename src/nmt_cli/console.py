@@ -36,8 +36,6 @@ _ESCAPES = {
     for code in (*_C0_AND_C1_CONTROLS, *_DIRECTION_CONTROLS)
     if chr(code) not in "\t\n"
 }
-# Settings whose flags have other names.
-_SHORT_FLAGS = {"metrics": "-m", "output": "-o"}
 logger = logging.getLogger(__name__)
 PACKAGE_LOGGER = logging.getLogger("nmt_cli")
 
@@ -197,7 +195,7 @@ def print_error(error: NmtError) -> None:
 
 def _as_flag(name: str, value: str | None) -> str:
     """A flag of the command line: --to huggingface."""
-    flag = _SHORT_FLAGS.get(name, f"--{name.replace('_', '-')}")
+    flag = f"--{name.replace('_', '-')}"
     return flag if value is None else f"{flag} {value}"
 
 

@@ -159,8 +159,7 @@ def lock_path(path: Path, *, busy: str, error: type[NmtError], is_optional: bool
                     raise
                 file.unlink(missing_ok=True)
                 if not is_optional:
-                    hint = "mount it with flock, or choose a folder on another disk with -o"
-                    raise error(f"cannot lock {path}: its disk knows no locks", where=str(file), hint=hint) from None
+                    raise  # `disk_errors` tells it
         yield
     finally:
         if lock.is_locked:
