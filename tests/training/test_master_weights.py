@@ -99,9 +99,8 @@ def test_bf16_gradients_are_collected_in_float32() -> None:
     # A sum in bf16 would stay at 1: 2^-9 is half a step there.
     for factor in (1.0, *[2.0**-9] * 256):
         with weights.collecting(begins_sum=False):
-            (model.vector * factor).sum().backward()
-    assert weights.named(weights.gradients)["vector"].tolist() == [1.5, 1.5, 1.5]
-    assert not weights.named(weights.gradients)["matrix"].any()
+            ((model.vector * factor).sum() + (model.matrix * factor).sum()).backward()
+    assert weights.gradients.tolist() == [1.5] * 7
 
 
 def test_few_operators_collect_the_same_bits() -> None:
@@ -127,13 +126,3 @@ def test_the_first_backward_pass_of_an_update_begins_the_sum_anew(precision: Pre
         with fresh.collecting(begins_sum=False):
             backward(other)
     assert torch.equal(weights.gradients, fresh.gradients)
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_parameter_without_a_gradient_counts_as_zero_in_a_sum_begun_anew(precision: Precision) -> None:
-    model = TwoParts()
-    weights = MasterWeights(model, precision=precision)
-    weights.gradients.fill_(torch.nan)
-    with weights.collecting(begins_sum=True):
-        model.vector.sum().backward()
-    assert weights.gradients.tolist() == [0, 0, 0, 0, 1, 1, 1]

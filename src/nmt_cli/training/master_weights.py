@@ -54,22 +54,20 @@ class MasterWeights:
     @contextmanager
     def collecting(self, *, begins_sum: bool) -> Iterator[None]:
         """Collect the gradients of the backward pass in the block; the first of an update begins a new sum."""
-        if begins_sum and self._copy is None:
-            self.gradients.zero_()
-        yield
-        if self._copy is None:  # the backward pass has added them
-            return
-        totals, gradients = self._take_gradients()
-        has_all = len(gradients) == len(self._parameters)
-        if begins_sum:
-            if not has_all:
+        if self._copy is None:
+            if begins_sum:
                 self.gradients.zero_()
-            torch._foreach_copy_(totals, gradients)
-        elif self._is_on_gpu and has_all:
+            yield  # the backward pass adds to them
+            return
+        yield
+        gradients = self._take_gradients()
+        if begins_sum:
+            torch._foreach_copy_(self._gradient_views, gradients)
+        elif self._is_on_gpu:
             # Three kernels. `_foreach_add_` of two types launches one for each parameter.
             self.gradients.add_(torch.cat([gradient.reshape(-1) for gradient in gradients]))
         else:
-            for total, gradient in zip(totals, gradients, strict=True):
+            for total, gradient in zip(self._gradient_views, gradients, strict=True):
                 total.add_(gradient)
 
     def copy_to_model(self) -> None:
@@ -100,15 +98,14 @@ class MasterWeights:
             for parameter in self._parameters:
                 parameter.grad = None
 
-    def _take_gradients(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Take the bf16 gradients from their parameters: return their views in the sum, and the gradients."""
-        totals, gradients = [], []
-        for total, parameter in zip(self._gradient_views, self._parameters, strict=True):
-            if parameter.grad is not None:
-                totals.append(total)
-                gradients.append(parameter.grad)
-                parameter.grad = None
-        return totals, gradients
+    def _take_gradients(self) -> list[Tensor]:
+        """Take the bf16 gradients from their parameters; every backward pass reaches every parameter."""
+        gradients = []
+        for parameter in self._parameters:
+            assert parameter.grad is not None
+            gradients.append(parameter.grad)
+            parameter.grad = None
+        return gradients
 
     def _split(self, flat: Tensor) -> list[Tensor]:
         sizes = [shape.numel() for shape in self.shapes.values()]

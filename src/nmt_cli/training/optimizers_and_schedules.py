@@ -59,19 +59,11 @@ class Optimizer:
     def __init__(self, weights: MasterWeights, config: AdamConfig | AdamWConfig, *, ema: float | None) -> None:
         self._weights, self._max_decay = weights, ema or 0.0
         vectors = {name: torch.zeros_like(weights.values) for name in _MOMENTS}
-        match config:
-            case AdamConfig():
-                decay = 0.0
-            case AdamWConfig():
-                decay = config.weight_decay
-            case other:
-                assert_never(other)
+        decay = config.weight_decay if isinstance(config, AdamWConfig) else 0.0
+        matrices, rest = slice(0, weights.num_in_matrices), slice(weights.num_in_matrices, None)
         groups: list[dict[str, Any]] = []
         state: dict[Tensor, Any] = {}
-        for part, weight_decay in (
-            (slice(0, weights.num_in_matrices), decay),
-            (slice(weights.num_in_matrices, None), 0.0),
-        ):
+        for part, weight_decay in ((matrices, decay), (rest, 0.0)):
             view = nn.Parameter(weights.values[part])
             view.grad = weights.gradients[part]
             groups.append({"params": [view], "weight_decay": weight_decay})
