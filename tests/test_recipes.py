@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from nmt_cli.recipe.key_paths import flatten
 from nmt_cli.recipe.loading import load_recipe, packaged_folder, packaged_names
 from nmt_cli.recipe.schema import Recipe, num_parameters
+from nmt_cli.recipe.section import flatten
 
 # Sections 3, 5 and 6.1, base model, English-German.
 _BASE: dict[str, Any] = {

@@ -8,7 +8,6 @@ import pytest
 
 from nmt_cli.errors import RecipeError
 from nmt_cli.recipe.few_pairs import few_pairs_warning
-from nmt_cli.recipe.key_paths import flatten
 from nmt_cli.recipe.loading import (
     dump_recipe,
     load_recipe,
@@ -17,6 +16,7 @@ from nmt_cli.recipe.loading import (
     resolve_recipe,
 )
 from nmt_cli.recipe.schema import LanguagePair
+from nmt_cli.recipe.section import flatten
 
 COUNT = "write a whole number greater than 0"
 
@@ -191,6 +191,7 @@ def test_set_without_key_or_value_is_refused(folder: Path, text: str) -> None:
         ("training.updates.x=1", "training.updates is a section, but should be a whole number", COUNT),
         ("training.updates=0", "training.updates is 0, but should be greater than 0", COUNT),
         ("extends=big.yaml", "unknown key 'extends'", "allowed here: name"),
+        ("training.updates=", "--set training.updates= has no value", "give one: --set training.updates=VALUE"),
     ],
 )
 def test_a_wrong_set_is_refused_and_named(folder: Path, text: str, message: str, hint: str) -> None:

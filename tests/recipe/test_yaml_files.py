@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt_cli.errors import RecipeError
-from nmt_cli.recipe.key_paths import KeyPath, flatten
+from nmt_cli.recipe.section import KeyPath, flatten
 from nmt_cli.recipe.yaml_files import Document, dump_annotated, dump_values, merge, parse_document, parse_setting
 
 # A key stands for a section in all three or for a value in all three, as in recipes that are valid: merging is

@@ -228,13 +228,11 @@ def _check_same_tokenizers(paths: Sequence[Path], listed: Sequence[Mapping[str, 
 
 
 def _check_same_architecture(paths: Sequence[Path], configs: Sequence[SavedModelConfig]) -> None:
-    first_model = configs[0].recipe.model
-    for path, config in zip(paths, configs, strict=True):
-        for key in type(first_model).model_fields:
-            value, first_value = getattr(config.recipe.model, key), getattr(first_model, key)
-            if key not in first_model.free_settings and value != first_value:
-                message = f"{path} has model.{key} {value}, and {paths[0]} {first_value}"
-                raise ModelError(message, where=str(path), hint="average models of one architecture")
+    first, *others = (config.recipe.model for config in configs)
+    for path, model in zip(paths[1:], others, strict=True):
+        for key in first.differing_keys(model):
+            message = f"{path} has model.{key} {getattr(model, key)}, and {paths[0]} {getattr(first, key)}"
+            raise ModelError(message, where=str(path), hint="average models of one architecture")
 
 
 def _directions_of_all(paths: Sequence[Path], configs: Sequence[SavedModelConfig]) -> Directions:

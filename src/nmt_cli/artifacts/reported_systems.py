@@ -12,7 +12,7 @@ from nmt_cli.artifacts.checkpoints import best_first
 from nmt_cli.artifacts.history import History, ValidationPoint, mean_history
 from nmt_cli.artifacts.info import describe_run
 from nmt_cli.artifacts.run import Run
-from nmt_cli.recipe.key_paths import dotted_key, flatten
+from nmt_cli.recipe.section import dotted_key, flatten
 
 OWN_KEYS = (("name",), ("description",))
 """These settings differ between all runs."""

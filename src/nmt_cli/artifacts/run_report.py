@@ -20,8 +20,8 @@ from nmt_cli.artifacts.run import Run
 from nmt_cli.artifacts.run_charts import TABLE_COLUMNS, axes_of, charts_of, draw_charts, figures_and_table
 from nmt_cli.console import duration_text, size_text, time_text
 from nmt_cli.errors import UsageError
-from nmt_cli.recipe.key_paths import dotted_key, flatten
 from nmt_cli.recipe.schema import Recipe
+from nmt_cli.recipe.section import dotted_key, flatten
 from nmt_cli.templates.charts import COLOURS, DASHES, THINNING_COLUMNS
 from nmt_cli.templates.render import render
 

@@ -17,8 +17,8 @@ from nmt_cli.dataset.prepared_data import open_prepared
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.corpus import DESCRIPTIVE_KEYS, Corpus
 from nmt_cli.preparing.report import read_report
-from nmt_cli.recipe.key_paths import flatten
 from nmt_cli.recipe.mistakes import as_written
+from nmt_cli.recipe.section import flatten
 
 logger = logging.getLogger(__name__)
 

@@ -12,10 +12,9 @@ from typing import Literal
 
 from nmt_cli.errors import RecipeError, nearest_word
 from nmt_cli.recipe.foreign_names import check_own_keys
-from nmt_cli.recipe.key_paths import KeyPath, dotted_key, flatten
 from nmt_cli.recipe.mistakes import validate
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.recipe.section import as_name
+from nmt_cli.recipe.section import KeyPath, as_name, dotted_key, flatten
 from nmt_cli.recipe.yaml_files import Document, dump_values, merge, parse_document, parse_setting, read_document
 
 Kind = Literal["recipe", "corpus"]
@@ -118,7 +117,7 @@ def parse_override(text: str) -> Document:
         hint = "for example --set training.updates=1000"
         raise RecipeError(f"--set takes key=value, not {text!r}", where=flag, hint=hint)
     if not value.strip():
-        raise RecipeError(f"{flag} has no value", where=flag, hint=f"--set {key}=VALUE, or --set {key}=null")
+        raise RecipeError(f"{flag} has no value", where=flag, hint=f"give one: --set {key}=VALUE")
     return parse_setting(value, path=path, source=flag)
 
 

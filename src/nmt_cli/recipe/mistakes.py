@@ -14,8 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from nmt_cli.errors import RecipeError, nearest_word
 from nmt_cli.recipe.foreign_names import answer_to_key
-from nmt_cli.recipe.key_paths import KeyPath, dotted_key
-from nmt_cli.recipe.section import SettingError, key_paths, keys_at, sections_at
+from nmt_cli.recipe.section import KeyPath, SettingError, dotted_key, key_paths, keys_at, sections_at
 from nmt_cli.recipe.yaml_files import Document
 
 Model = TypeVar("Model", bound=BaseModel)

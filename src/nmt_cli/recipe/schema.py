@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal, NamedTuple, TypedDict, assert_never
 
 from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
-from nmt_cli.recipe.key_paths import flatten
 from nmt_cli.recipe.section import (
     Name,
     NonNegativeInt,
@@ -23,6 +22,7 @@ from nmt_cli.recipe.section import (
     Section,
     SettingError,
     Share,
+    flatten,
 )
 from nmt_cli.recipe.training import AveragingConfig, SimCutConfig, TrainingConfig, ValidationConfig
 
@@ -175,10 +175,12 @@ class ModelConfig(Section):
             case other:
                 assert_never(other)
 
-    @property
-    def free_settings(self) -> frozenset[str]:
-        """The settings in which models with the same weights may differ; learned positions are a table of weights."""
-        return DROPOUTS if self.positions == "learned" else DROPOUTS | {"max_positions"}
+    def differing_keys(self, other: ModelConfig) -> list[str]:
+        """The settings in which another model differs, and so cannot have the same weights."""
+        # Learned positions are a table of weights.
+        free = DROPOUTS if self.positions == "learned" else DROPOUTS | {"max_positions"}
+        keys = [key for key in ModelConfig.model_fields if key not in free]
+        return [key for key in keys if getattr(self, key) != getattr(other, key)]
 
     @field_validator("d_k", "d_v", mode="before")
     @classmethod

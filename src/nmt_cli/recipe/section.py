@@ -1,4 +1,7 @@
-"""Sections of documents in YAML: their base class, ranges of numbers, errors of validators, and the keys in them."""
+"""Sections of documents in YAML: their base class, ranges of numbers, errors of validators, and the keys in them.
+
+A key has a path, such as ("training", "optimizer", "beta1").
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,6 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from nmt_cli.recipe.key_paths import KeyPath
-
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -18,6 +19,7 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+KeyPath = tuple[str | int, ...]
 
 
 def as_name(text: str, *, default: str) -> str:
@@ -45,6 +47,22 @@ class SettingError(ValueError):
         super().__init__(problem)
         self.fix = fix
         self.settings = settings
+
+
+def dotted_key(path: KeyPath) -> str:
+    """A path as users write it: `training.optimizer.beta2`."""
+    return ".".join(map(str, path))
+
+
+def flatten(values: dict[str, Any], above: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    """The leaves of nested mappings by their paths, in order."""
+    leaves: dict[tuple[str, ...], Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            leaves.update(flatten(value, (*above, key)))
+        else:
+            leaves[(*above, key)] = value
+    return leaves
 
 
 def key_paths(schema: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]:

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from nmt_cli.errors import RecipeError
-from nmt_cli.recipe.key_paths import KeyPath
+from nmt_cli.recipe.section import KeyPath
 
 _TAG_PREFIX = "tag:yaml.org,2002:"
 # More than any file has. A few hundred bytes of aliases to lists of aliases, in a stranger's model, stand for billions.

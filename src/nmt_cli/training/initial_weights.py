@@ -67,7 +67,7 @@ def with_initial_architecture(
     model = resolved.recipe.model
     changes = {
         key: getattr(architecture, key)
-        for key in differing_keys(architecture, model)
+        for key in architecture.differing_keys(model)
         if not resolved.origins.get(f"model.{key}", "").startswith("--set ")
     }
     if not changes:
@@ -156,7 +156,7 @@ def _check_vocabulary(path: Path, listed: Mapping[str, Any], data: PreparedData)
 
 
 def _check_architecture(path: Path, initial: ModelConfig, model: ModelConfig) -> None:
-    if keys := differing_keys(initial, model):
+    if keys := initial.differing_keys(model):
         initial_settings, settings = initial.model_dump(mode="json"), model.model_dump(mode="json")
         key = keys[0]
         raise RecipeError(
@@ -166,12 +166,6 @@ def _check_architecture(path: Path, initial: ModelConfig, model: ModelConfig) ->
             hint="train with the architecture of the model: "
             + " ".join(f"--set model.{key}={_as_setting(initial_settings[key])}" for key in keys),
         )
-
-
-def differing_keys(initial: ModelConfig, model: ModelConfig) -> list[str]:
-    """The settings in which a recipe must agree with the initial model, and does not."""
-    keys = [key for key in ModelConfig.model_fields if key not in initial.free_settings]
-    return [key for key in keys if getattr(initial, key) != getattr(model, key)]
 
 
 def _as_setting(value: Any) -> str:

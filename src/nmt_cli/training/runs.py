@@ -26,14 +26,13 @@ from nmt_cli.dataset.prepared_data import Array, PreparedData
 from nmt_cli.dataset.sampled_pieces import SAMPLED
 from nmt_cli.decoding.attention_maps import layer_of_alignments
 from nmt_cli.errors import DataError, ModelError, RecipeError, UsageError
-from nmt_cli.recipe.key_paths import flatten
 from nmt_cli.recipe.loading import ResolvedRecipe, dump_recipe
 from nmt_cli.recipe.mistakes import as_written
 from nmt_cli.recipe.schema import Recipe, TrainedLines
-from nmt_cli.recipe.section import as_name
+from nmt_cli.recipe.section import as_name, flatten
 from nmt_cli.recipe.training import ConstantConfig, InverseSqrtConfig, NoamConfig
 from nmt_cli.tokenization.tokenizer import Tokenizer
-from nmt_cli.training.initial_weights import describe_initial_model, differing_keys
+from nmt_cli.training.initial_weights import describe_initial_model
 
 logger = logging.getLogger(__name__)
 
@@ -186,7 +185,7 @@ def _difference_error(
     """The error of a run that cannot continue with this recipe, data and initial model; None if it can."""
     record, has_other_vocabulary = run.record, run.record.tokenizers != _fingerprints(data)
     another = "give the new run another folder with -o, or begin anew with --restart (removes the run)"
-    if not has_other_vocabulary and not differing_keys(run.recipe.model, recipe.model):
+    if not has_other_vocabulary and not run.recipe.model.differing_keys(recipe.model):
         other = run.directory.with_name(f"{run.directory.name}-2")
         has_model = any(kind_of(run.directory / name) == "model" for name in ("model", "averaged"))
         make_model = "" if has_model else f"{shlex.join(['nmt', 'average', str(run.directory), '--last', '1'])} && "

@@ -23,9 +23,9 @@ from nmt_cli.devices import choose_device, choose_precision
 from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DeviceError, UsageError, first_line
 from nmt_cli.files import check_names_folder
 from nmt_cli.memory import is_out_of_memory
-from nmt_cli.recipe.key_paths import KeyPath
 from nmt_cli.recipe.loading import ResolvedRecipe
 from nmt_cli.recipe.schema import Recipe
+from nmt_cli.recipe.section import KeyPath
 from nmt_cli.recipe.yaml_files import dump_annotated
 from nmt_cli.training.data_order import check_temperature, mixture_of
 from nmt_cli.training.guided_alignment import check_alignments
