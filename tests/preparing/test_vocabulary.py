@@ -22,7 +22,7 @@ from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.sources.base import Split
 from nmt_cli.preparing.vocabulary import sample_lines
 from nmt_cli.recipe.yaml_files import dump_values
-from nmt_cli.tokenization.sentencepiece_model import kind_if_text_unchanged
+from nmt_cli.tokenization.sentencepiece_model import tokenizer_kind
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from tests.dataset.synthetic import sentences
 from tests.preparing.corpus_files import corpus_of, invented_pairs, refusal, run, silent, small_corpus, write_prefix
@@ -200,7 +200,7 @@ def test_an_own_sentencepiece_model_cuts_the_text_as_it_always_does(here: Path, 
     assert_cut_as_by(data, [model, model])
     assert data.manifest.shared_vocabulary
     assert data.manifest.tokenizers.source.vocab_size == 300 + 1 + 256
-    assert kind_if_text_unchanged((data.directory / "source.spm").read_bytes()) == model_type  # for its encoder
+    assert tokenizer_kind((data.directory / "source.spm").read_bytes()) == model_type  # for its encoder
     assert run(small_corpus(here, *settings), here / "data").was_finished
     own_model(model, model_type=model_type, vocab_size=300, pad_id=3)
     changed = refusal(lambda: run(small_corpus(here, *settings), here / "data"))

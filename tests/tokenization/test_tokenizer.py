@@ -103,11 +103,11 @@ def test_what_the_vocabulary_lacks_becomes_what_it_may_have(tokenizer: Tokenizer
 def test_whole_texts_are_encoded_with_known_characters(
     tokenizers: dict[TokenizerKind, Tokenizer], kind: TokenizerKind
 ) -> None:
-    encoder = TextEncoder(tokenizers[kind], kind=kind, is_source=True)
+    encoder = TextEncoder(tokenizers[kind], is_source=True)
     odd, plain = "ba\u00a0fu u\u0308 \u200b\nsea\n\u00a0bade\n", "ba fu ü\nsea\nbade\n"
     for _ in range(2):  # once new, once remembered
         assert encoder.encode(odd.encode()).ids.tolist() == encoder.encode(plain.encode()).ids.tolist()
-    target = TextEncoder(tokenizers[kind], kind=kind, is_source=False)
+    target = TextEncoder(tokenizers[kind], is_source=False)
     rows = tokenizers[kind].encode(odd.split("\n")[:-1])
     assert target.encode(odd.encode()).ids.tolist() == list(chain.from_iterable([*row, EOS] for row in rows))
 
@@ -130,7 +130,7 @@ def test_what_the_vocabulary_has_stays(tmp_path: Path) -> None:
 def test_whole_texts_get_the_ids_of_their_sentences(
     tokenizers: dict[TokenizerKind, Tokenizer], kind: TokenizerKind, texts: list[list[str]]
 ) -> None:
-    encoder = TextEncoder(tokenizers[kind], kind=kind, is_source=True)
+    encoder = TextEncoder(tokenizers[kind], is_source=True)
     for lines in texts:
         assert_encoded_alike(tokenizers[kind], encoder, lines)
 
@@ -142,7 +142,7 @@ def test_words_that_are_remembered_or_forgotten_change_nothing(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_encoder, "_MAX_CACHED_WORDS", 5)
-        encoder = TextEncoder(tokenizer, kind="bpe", is_source=True)
+        encoder = TextEncoder(tokenizer, is_source=True)
         for lines in texts:
             assert_encoded_alike(tokenizer, encoder, [" ".join(words) for words in lines])
 
@@ -162,14 +162,14 @@ def test_real_text_gets_the_ids_of_its_sentences(tmp_path: Path, shared_data: Pa
         output=tmp_path / "spm",
     )
     tokenizer = Tokenizer.load(tmp_path / "spm")
-    encoder = TextEncoder(tokenizer, kind="bpe", is_source=True)
+    encoder = TextEncoder(tokenizer, is_source=True)
     assert_encoded_alike(tokenizer, encoder, lines)
     assert_encoded_alike(tokenizer, encoder, lines[::-1])
 
 
 def test_lines_are_repeated_and_left_out(tokenizer: Tokenizer) -> None:
     lines = ["bade fugi", "a", "ba be", "do"]
-    encoder = TextEncoder(tokenizer, kind="bpe", is_source=True)
+    encoder = TextEncoder(tokenizer, is_source=True)
     encoded = encoder.encode("".join(f"{line}\n" for line in lines).encode())
     copies = [2, 0, 1, 3]
     expected = encoder.encode(

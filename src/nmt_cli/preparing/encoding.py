@@ -22,7 +22,6 @@ from nmt_cli.preparing.clean_text import CleanText
 from nmt_cli.preparing.cleaning.held_out import HeldOut
 from nmt_cli.processes import FEWER_WORKERS_HINT, worker_pool
 from nmt_cli.recipe.directions import Directions
-from nmt_cli.tokenization.sentencepiece_model import kind_if_text_unchanged
 from nmt_cli.tokenization.text_encoder import EncodedText, TextEncoder
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from nmt_cli.tokenization.white_space import plain_spaces
@@ -139,8 +138,7 @@ class _SideEncoder:
 
     def __init__(self, model: Path, side: str, directions: Directions) -> None:
         self._tokenizer, self._side, self._is_source = Tokenizer.load(model), side, side == SIDES[0]
-        kind = kind_if_text_unchanged(model.read_bytes())
-        self._encoder = TextEncoder(self._tokenizer, kind=kind, is_source=self._is_source)
+        self._encoder = TextEncoder(self._tokenizer, is_source=self._is_source)
         self.vocab_size = self._tokenizer.vocab_size
 
         of_each = [directions.direction(pair) for pair in directions.pairs]

@@ -76,7 +76,7 @@ class Trained:
             write_file(directory / "target.spm", (directory / "source.spm").read_bytes(), error=DataError)
             trained *= len(SIDES)
         _write_counts(
-            directory, [{"lines": num_lines, "sampled": one.num_given, "skipped": one.num_skipped} for one in trained]
+            directory, [{"lines": num_lines, "sampled": num_sampled, "skipped": one.num_skipped} for one in trained]
         )
         sizes = [report.vocab_size for report in trained]
         found = " and ".join(f"{size:,}" for size in dict.fromkeys(sizes))

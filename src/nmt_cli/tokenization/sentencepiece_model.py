@@ -153,11 +153,6 @@ def tokenizer_kind(model: bytes) -> TokenizerKind:
     return _MODEL_TYPES[model_type]
 
 
-def kind_if_text_unchanged(model: bytes) -> TokenizerKind | None:
-    """The kind of a model that cuts text as it is; None if the model changes text first."""
-    return None if normalization(model) else tokenizer_kind(model)
-
-
 def has_our_ids(model: bytes) -> bool:
     """Whether padding, unknown, begin and end are our ids; ValueError if the bytes are no SentencePiece model."""
     return _special_ids(model) == _OUR_IDS

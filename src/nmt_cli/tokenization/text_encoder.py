@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt_cli.tokenization.pieces import SPACE_MARK
-from nmt_cli.tokenization.tokenizer import EOS, Tokenizer, TokenizerKind
+from nmt_cli.tokenization.sentencepiece_model import normalization, tokenizer_kind
+from nmt_cli.tokenization.tokenizer import EOS, Tokenizer
 from nmt_cli.tokenization.white_space import PLAIN_SPACES, normalize_spaces
 
 _MAX_CACHED_WORDS = 150_000
@@ -39,18 +40,19 @@ class EncodedText:
 class TextEncoder:
     """Encodes large texts as `Tokenizer.encode` does, and several times faster: known words are looked up.
 
-    In a byte-pair model whose pieces never continue after a space, words are encoded independently. The ids of a word
-    are then cached. Unigram models choose a path through the whole sentence, so they are not cached. If `is_source`,
-    odd characters that the vocabulary lacks are replaced.
+    In a byte-pair model that takes text as it is, and whose pieces never continue after a space, words are encoded
+    independently. The ids of a word are then cached. Unigram models choose a path through the whole sentence, so they
+    are not cached. If `is_source`, odd characters that the vocabulary lacks are replaced.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, kind: TokenizerKind | None, is_source: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, is_source: bool) -> None:
         self._tokenizer, self._is_source = tokenizer, is_source
         pieces = tokenizer.pieces(range(tokenizer.vocab_size))
         alone, twice = tokenizer.encode(["a", "a a"])
         begin_alike = twice == [*alone, *alone]  # unless the model marks no space before the first word
         has_spaces_inside = any(SPACE_MARK in piece[1:] for piece in pieces)
-        self._has_independent_words = kind == "bpe" and begin_alike and not has_spaces_inside
+        is_plain_bpe = tokenizer_kind(tokenizer.model) == "bpe" and not normalization(tokenizer.model)
+        self._has_independent_words = is_plain_bpe and begin_alike and not has_spaces_inside
         self._cache = WordCache()  # a word and its row have the same number
 
     def encode(self, text: bytes) -> EncodedText:

@@ -37,7 +37,7 @@ class Tokenizer:
     """
 
     def __init__(self, model: bytes) -> None:
-        self._model = model
+        self.model = model
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self._mark_ids = self._byte_ids(SPACE_MARK)
         # In these ids SentencePiece spells a character that is in no piece.
@@ -64,7 +64,7 @@ class Tokenizer:
     @property
     def fingerprint(self) -> str:
         """The SHA-256 of the model's bytes, in hexadecimal."""
-        return hashlib.sha256(self._model).hexdigest()
+        return hashlib.sha256(self.model).hexdigest()
 
     @property
     def byte_ids(self) -> list[int]:

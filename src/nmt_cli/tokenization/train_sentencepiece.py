@@ -27,9 +27,8 @@ _BYTES_PER_PIECE = 60  # docs/design/data.md has the evidence
 
 @dataclass(frozen=True, slots=True)
 class TokenizerReport:
-    """The number of lines given to train a tokenizer, of lines skipped as unusable, and of its pieces."""
+    """The number of lines that the training of a tokenizer skipped as unusable, and of its pieces."""
 
-    num_given: int
     num_skipped: int
     vocab_size: int
 
@@ -83,7 +82,17 @@ def train_tokenizer(
     Raises DataError if `vocab_size` is more than the text yields, or too small for its characters; the message names
     the bound.
     """
-    usable = _UsableLines(lines)
+    num_skipped = 0
+
+    def usable_lines() -> Iterator[bytes]:
+        nonlocal num_skipped
+        for line in lines:
+            if _is_usable(line):
+                yield line
+            else:
+                num_skipped += 1
+
+    usable = usable_lines()
     errors: list[Exception | KeyboardInterrupt] = []
     model = io.BytesIO()
     try:
@@ -113,27 +122,12 @@ def train_tokenizer(
             raise errors[0] from None
         raise _vocabulary_error(str(error), vocab_size) from error
     write_file(output, without_input_format(model.getvalue()), error=DataError)
-    return TokenizerReport(usable.num_given, usable.num_skipped, vocab_size)
+    return TokenizerReport(num_skipped, vocab_size)
 
 
 def _is_usable(line: bytes) -> bool:
     """False for a line that SentencePiece skips."""
     return bool(line) and _RESERVED not in line and len(line) <= MAX_LINE_BYTES
-
-
-class _UsableLines:
-    """The lines that SentencePiece does not skip, counted as they are read."""
-
-    def __init__(self, lines: Iterable[bytes]) -> None:
-        self._lines, self.num_given, self.num_skipped = lines, 0, 0
-
-    def __iter__(self) -> Iterator[bytes]:
-        for line in self._lines:
-            self.num_given += 1
-            if _is_usable(line):
-                yield line
-            else:
-                self.num_skipped += 1
 
 
 def _counted_words(lines: Iterable[bytes]) -> Iterator[bytes]:
