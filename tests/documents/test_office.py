@@ -162,6 +162,14 @@ def test_paragraphs_as_word_writes_them(tmp_path: Path, paragraph: str, text: st
     assert f"<w:p>{word(expected)}</w:p>" in entries(written)["word/document.xml"].decode()
 
 
+def test_a_space_beside_a_long_link_does_not_look_like_it() -> None:
+    link = '<hyperlink r:id="rId4"><r><rPr><rStyle val="Hyperlink"/></rPr>{%s}</r></hyperlink>'
+    xml = word(f"<p>[See ]{link % 'a rather long link'}[ now]</p>")
+    document = TextDocument(Encoding("utf-8"), *office_parts(xml, WORD))
+    written = document.write([reordered(block, sorted) for block in document.blocks])
+    assert written.decode() == word(f"<p>[SEE ]{link % 'A RATHER LONG LINK'}[ NOW]</p>")
+
+
 def test_a_document_of_word_online_is_read() -> None:
     content = zipped({"word/document2.xml": BODY, "word/footnotes2.xml": BODY})
     document = read_document(content, "x.docx", languages=EN_DE, limits=COMMAND_LINE_LIMITS)

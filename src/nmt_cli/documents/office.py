@@ -202,18 +202,23 @@ class _Text:
 
 
 def _flattened(tokens: Sequence[Token], runs: Runs) -> tuple[list[Token], str]:
-    """The tokens of a paragraph without its runs, and the properties that most of its text has.
+    """The tokens of a paragraph without its runs, and the properties that most of its text outside of links has.
 
     Text with other properties has tags around it. Anything else of a run is an empty tag.
     """
     items = _with_fields(_merged_texts(tokens, runs), runs)
     lengths: Counter[str] = Counter()
+    lengths_outside: Counter[str] = Counter()
     spellings: dict[str, str] = {}
+    depth = 0
     for item in items:
-        if isinstance(item, _Text):
-            lengths[item.look] += len(item.raw.strip())
-            spellings.setdefault(item.look, item.properties)
-    base = max(lengths, key=lambda look: lengths[look], default="")
+        if isinstance(item, Token):
+            depth += (item.kind == "open") - (item.kind == "close")
+            continue
+        lengths[item.look] += len(item.raw.strip())
+        lengths_outside[item.look] += len(item.raw.strip()) if depth == 0 else 0
+        spellings.setdefault(item.look, item.properties)
+    base = max(lengths, key=lambda look: (lengths_outside[look], lengths[look]), default="")
     flat: list[Token] = []
     for number, item in enumerate(items):
         if isinstance(item, Token):
