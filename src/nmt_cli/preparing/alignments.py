@@ -13,9 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nmt_cli.dataset.data_manifest import TokenDtype
 from nmt_cli.dataset.links import LINKS, WORD_DTYPE
-from nmt_cli.dataset.prepared_data import SIDES, TokenWriter, open_pairs
+from nmt_cli.dataset.prepared_data import SIDES, TokenWriter, open_pairs, token_dtype
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import Chunk
 from nmt_cli.preparing.clean_text import CleanText
@@ -83,13 +82,15 @@ def _fault(line: str, src: str, tgt: str) -> str | None:
     return None
 
 
-def write_links(text: CleanText, directory: Path, *, dtype: TokenDtype) -> None:
-    """Write the links of the training pairs beside their token files, which are of type `dtype`.
+def write_links(text: CleanText, directory: Path) -> None:
+    """Write the links of the training pairs beside their token files and the tokenizers.
 
     A pair has none if its pieces have other words than its text.
     """
+    tokenizers = [Tokenizer.load(directory / f"{side}.spm") for side in SIDES]
+    dtype = token_dtype(max(tokenizer.vocab_size for tokenizer in tokenizers))
     pairs, copies_of, start, num_linked = open_pairs(directory, "train", dtype=dtype), text.copies(), 0, 0
-    counters = [WordNumbers(Tokenizer.load(directory / f"{side}.spm")) for side in SIDES]
+    counters = list(map(WordNumbers, tokenizers))
     with TokenWriter(directory, split="train", side=LINKS, dtype=WORD_DTYPE) as writer:
         for number, chunk in enumerate(text.chunks()):
             rows = np.repeat(np.arange(len(chunk)), copies_of(number))

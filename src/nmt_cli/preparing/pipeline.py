@@ -154,8 +154,7 @@ def _run_stages(
         _copy_files(final, corpus, text, tokenizers)
         statistics = write_tokens(text, final, plan.directions, num_workers=num_workers, progress=progress)
         if any(source.alignments is not None for source in corpus.sources("train")):
-            train = sum_of_directions(statistics["train"])
-            write_links(text, final, dtype=token_dtype(max(len(side.usage) for side in train.values())))
+            write_links(text, final)
         end_times["encoded"] = time.monotonic()
         _write_manifest(final, plan, fetched.records, text, statistics)
         report = build_report(
