@@ -264,6 +264,11 @@ def test_a_table_without_names_is_not_read_alike_in_both_directions(tmp_path: Pa
     assert (error.message[:44], error.where) == ("news.tsv is read alike for en-de and de-en: ", "news.tsv:1")
     data = open_prepared(run(corpus(tmp_path, text % ", source: 2, target: 1"), tmp_path / "data").directory)
     assert data.texts("valid")[0] == [*data.texts("valid")[1][40:], *data.texts("valid")[1][:40]]
+    (tmp_path / "news.tsv").write_text("broken\n" * 9 + "one\teins\tx\n")  # no line is read for either direction
+    far = ", source: 1, target: 4"
+    text = "train:\n" + source % ("en", "de", far) + source % ("de", "en", far)
+    error = refusal(lambda: run(corpus(tmp_path, text), tmp_path / "far"))
+    assert error.message == "no training pair is left after cleaning: 20 of 20 dropped for malformed record"
 
 
 @pytest.mark.parametrize("kind", ["text", "tsv"])

@@ -141,7 +141,8 @@ def check_not_read_alike(sources: Sequence[LocalSource], directions: Sequence[La
         if chunk is None:
             continue
         # Some lines are alike in two languages, such as names; many are not.
-        src, tgt = (tuple(texts[:_COMPARED_LINES]) for texts in (chunk.src, chunk.tgt))
+        whole = [index for index in range(min(len(chunk), _COMPARED_LINES)) if index not in chunk.malformed]
+        src, tgt = (tuple(texts[index] for index in whole) for texts in (chunk.src, chunk.tgt))
         for code, texts in ((languages.source, src), (languages.target, tgt)):
             if src == tgt or not any(texts):
                 continue
