@@ -74,7 +74,6 @@ class BatchQueue:
         self._max_sentences = max_sentences
         self._metrics = metrics
         self._queue: list[QueuedSentence] = []
-        self._queued_work = 0
         self._arrived = asyncio.Event()
         self._take_lock = asyncio.Lock()  # workers take batches one after another
         self._seconds_per_token = 0.0
@@ -95,27 +94,21 @@ class BatchQueue:
         now = asyncio.get_running_loop().time()
         for sentence in sentences:
             sentence.queued = now
-            self._turns.setdefault(sentence.client, self._num_batches)
-        self._queue += sentences
-        self._queued_work += sum(sentence.work for sentence in sentences)
         self._num_awaited = max(0, self._num_awaited - len(sentences))
-        self._note_arrival()
+        self._set_queue([*self._queue, *sentences])
+        self._arrived.set()
 
     @property
     def queued_seconds(self) -> float:
         """Seconds that one worker needs for all queued sentences; 0 as long as no batch was full."""
-        return self._queued_work * self._seconds_per_token
+        return sum(sentence.work for sentence in self._queue) * self._seconds_per_token
 
     def give_back(self, batch: Sequence[QueuedSentence]) -> None:
         """Put a batch whose worker was lost at the head of the queue; each of its sentences then goes alone."""
         for sentence in batch:
             sentence.num_losses += 1
-        wanted = [sentence for sentence in batch if sentence.is_wanted]
-        self._queue[:0] = wanted
-        self._queued_work += sum(sentence.work for sentence in wanted)
-        for sentence in batch:
-            self._turns.setdefault(sentence.client, self._num_batches)
-        self._note_arrival()
+        self._set_queue([*(sentence for sentence in batch if sentence.is_wanted), *self._queue])
+        self._arrived.set()
 
     def refuse(self, error: RequestError) -> None:
         """Answer all waiting sentences with an error."""
@@ -230,13 +223,8 @@ class BatchQueue:
     def _set_queue(self, sentences: list[QueuedSentence]) -> None:
         """Make these sentences the queue, and forget the turns of other clients."""
         self._queue = sentences
-        self._queued_work = sum(sentence.work for sentence in sentences)
-        self._turns = {sentence.client: self._turns[sentence.client] for sentence in sentences}
+        self._turns = {sentence.client: self._turns.get(sentence.client, self._num_batches) for sentence in sentences}
         self._metrics.queue_sentences.labels(self.name).set(len(sentences))
-
-    def _note_arrival(self) -> None:
-        self._metrics.queue_sentences.labels(self.name).set(len(self._queue))
-        self._arrived.set()
 
 
 def _goes_alone(sentence: QueuedSentence) -> bool:
