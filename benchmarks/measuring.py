@@ -141,11 +141,9 @@ def run_peer(command: Sequence[str]) -> str:
     return run(command, environment=_PEER_ENVIRONMENT)
 
 
-def run(command: Sequence[str], *, log: Path | None = None, environment: Mapping[str, str] | None = None) -> str:
+def run(command: Sequence[str], *, environment: Mapping[str, str] | None = None) -> str:
     """The output of a command; if it fails, this program ends with its messages."""
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | (environment or {}))
-    if log is not None:
-        log.write_text(done.stdout + done.stderr, encoding="utf-8")
     if done.returncode:
         sys.exit(f"{shlex.join(command)} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
     return done.stdout

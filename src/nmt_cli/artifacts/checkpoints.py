@@ -67,15 +67,22 @@ def deciding_metric(bleu: float | None, *, metric: Metric) -> Metric:
     return "loss" if bleu is None or bleu < _TELLING_BLEU else metric
 
 
+def goodness(value: float, decides: Metric, *, metric: Metric) -> tuple[bool, float]:
+    """The value of a deciding metric, to be compared with others: what is greater is better.
+
+    A loss that decides while BLEU tells nothing is worse than any BLEU that tells something.
+    """
+    return decides == metric, -value if decides == "loss" else value
+
+
 def best_first(measured: Sequence[Measured], *, metric: Metric) -> list[Measured]:
     """The checkpoints or results that have the metric, the best first; of equally good ones, the newer first.
 
     Those whose BLEU tells nothing come last, by their loss.
     """
 
-    def goodness(result: Measured) -> tuple[bool, float, int]:
+    def rank(result: Measured) -> tuple[bool, float, int]:
         decides = deciding_metric(result.bleu, metric=metric)
-        value: float = getattr(result, decides)
-        return decides == metric, -value if decides == "loss" else value, result.update
+        return (*goodness(getattr(result, decides), decides, metric=metric), result.update)
 
-    return sorted((result for result in measured if getattr(result, metric) is not None), key=goodness, reverse=True)
+    return sorted((result for result in measured if getattr(result, metric) is not None), key=rank, reverse=True)

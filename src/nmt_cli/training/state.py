@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from nmt_cli.artifacts.checkpoints import Metric, deciding_metric
+from nmt_cli.artifacts.checkpoints import Metric, deciding_metric, goodness
 from nmt_cli.devices import Precision
 from nmt_cli.recipe.training import TrainingConfig
 from nmt_cli.training.data_order import PlannedUpdate
@@ -107,8 +107,8 @@ class TrainingState:
         """The state with the best value so far, and the number of validations since then, as `best_first` ranks."""
         measured = replace(self, validated=self.update, validation=validation)
         decides = deciding_metric(validation.bleu, metric=metric)
-        best = self.best if self.metric == decides else None  # BLEU begins to tell, or the recipe's metric has changed
-        has_told = self.metric == metric != decides  # BLEU told something earlier, and tells nothing now
-        if not has_told and validation.is_better_than(best, metric=decides):
-            return replace(measured, best=validation.value(decides), metric=decides, validations_since_best=0)
+        value: float = getattr(validation, decides)
+        found = goodness(value, decides, metric=metric)
+        if self.best is None or self.metric is None or found > goodness(self.best, self.metric, metric=metric):
+            return replace(measured, best=value, metric=decides, validations_since_best=0)
         return replace(measured, validations_since_best=self.validations_since_best + 1)

@@ -18,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmt_cli.artifacts.checkpoints import Metric
 from nmt_cli.artifacts.manifest import DAMAGED_HINT, WEIGHTS
 from nmt_cli.artifacts.model_directory import AverageLosses, DirectionResult
 from nmt_cli.artifacts.run import Run
@@ -82,17 +81,6 @@ class Validation:
     seconds: float
     samples: tuple[Sample, ...]
     by_direction: Mapping[str, DirectionResult] = field(default_factory=dict)
-
-    def is_better_than(self, other: float | None, *, metric: Metric) -> bool:
-        """True if this is better by `metric`, or if there is nothing to compare with."""
-        value = self.value(metric)
-        return other is None or (value > other if metric == "bleu" else value < other)
-
-    def value(self, metric: Metric) -> float:
-        """The value that `validation.metric` names."""
-        value = self.bleu if metric == "bleu" else self.loss
-        assert value is not None, "the recipe's schema allows only a metric that is measured"
-        return value
 
 
 class Validator:
