@@ -35,27 +35,20 @@ class WorkFolder:
 
     def stage(self, name: str, *, key: str, build: Callable[[Path], None]) -> Path:
         """The folder of a stage, which is there whole or not at all; `build` fills it unless it has this key."""
-        folder, record = self.path / name, {"key": key}
-        if self._read_record(name) == record:
+        folder, record = self.path / name, json.dumps({"key": key}).encode()
+        if (folder / _RECORD).is_file() and (folder / _RECORD).read_bytes() == record:
             logger.info("%s: finished before, kept", name)
             return folder
         files.remove_directory(folder)  # of another key
         with files.new_directory(folder, error=DataError) as temporary:
             build(temporary)
-            (temporary / _RECORD).write_text(json.dumps(record), encoding="utf-8")
+            (temporary / _RECORD).write_bytes(record)
         return folder
 
     def discard_stages(self) -> None:
         """Remove all stages, each so that a kill leaves it whole or gone."""
         for record in sorted(self.path.glob(f"*/{_RECORD}")):
             files.remove_directory(record.parent)
-
-    def _read_record(self, stage: str) -> Any:
-        """The record of a stage, or None if it cannot be read."""
-        try:
-            return json.loads((self.path / stage / _RECORD).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
 
 
 @contextmanager
