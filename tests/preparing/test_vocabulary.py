@@ -193,10 +193,14 @@ def assert_cut_as_by(data: PreparedData, models: Sequence[Path]) -> None:
 
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
-def test_an_own_sentencepiece_model_cuts_the_text_as_it_always_does(here: Path, model_type: str) -> None:
+def test_an_own_sentencepiece_model_cuts_the_text_as_it_always_does(
+    here: Path, model_type: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     model = own_model(here / "own.model", model_type=model_type)
     settings = ("tokenizer.taken_from=own.model",)
     data = open_prepared(run(small_corpus(here, *settings), here / "data").directory)
+    assert caplog.text.count(f"own.model, a {model_type} model of 300 pieces") == 1  # though it is for both sides
     assert_cut_as_by(data, [model, model])
     assert data.manifest.shared_vocabulary
     assert data.manifest.tokenizers.source.vocab_size == 300 + 1 + 256

@@ -115,7 +115,7 @@ class Reused:
         is no SentencePiece model of a kind that can be used.
         """
         if isinstance(self.place, tuple):
-            models = {file: _read_with_our_ids(file) for file in self.place}
+            models = {file: _read_with_our_ids(file) for file in dict.fromkeys(self.place)}
             return {f"{side}.spm": models[file] for side, file in zip(SIDES, self.place, strict=True)}
         return _vocabulary_in_directory(self._folder)
 
