@@ -83,6 +83,7 @@ def best_first(measured: Sequence[Measured], *, metric: Metric) -> list[Measured
 
     def rank(result: Measured) -> tuple[bool, float, int]:
         decides = deciding_metric(result.bleu, metric=metric)
-        return (*goodness(getattr(result, decides), decides, metric=metric), result.update)
+        is_by_metric, value = goodness(getattr(result, decides), decides, metric=metric)
+        return is_by_metric, value, result.update
 
     return sorted((result for result in measured if getattr(result, metric) is not None), key=rank, reverse=True)
