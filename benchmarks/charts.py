@@ -1,9 +1,9 @@
 """Draws the measurements in benchmarks/results/*.json as SVG files in docs/images, readable on white and on black.
 
-python benchmarks/charts.py                                                    # draws all charts again
-python benchmarks/train_speed.py ... | python benchmarks/charts.py --add training    # keeps a result, then draws
+python benchmarks/charts.py                                                        # draws all charts again
+python benchmarks/step_rate.py ... | python benchmarks/charts.py --add training    # keeps a result, then draws
 
-A file of results is a list of what a benchmark has printed, the oldest first: of train_speed.py in training.json, of
+A file of results is a list of what a benchmark has printed, the oldest first: of step_rate.py in training.json, of
 decode.py --json - in decoding.json, of serve_load.py in serving.json, of layer_complexity.py in layer-complexity.json,
 of attention_functions.py in attention-functions.json, of position_lengths.py in position-lengths.json, of
 table3_small.py in table3-small.json. A chart shows the newest result of each system. A result that is marked as
@@ -45,8 +45,9 @@ def main() -> None:
 def training(results: Sequence[Result]) -> dict[str, list[float]]:
     """Target tokens per second by side, small before base."""
     newest = {result["size"]: result for result in results}
-    sides = {"nmt": "nmt", "Hugging Face": "baseline"}
-    return {name: [newest[size][side]["median"] for size in ("small", "base")] for name, side in sides.items()}
+    found = [newest[size] for size in ("small", "base")]
+    peers = [result["peer"] if "peer" in result else result["baseline"] for result in found]  # its earlier name
+    return {"nmt": [result["nmt"]["median"] for result in found], "Hugging Face": [peer["median"] for peer in peers]}
 
 
 def decoding(results: Sequence[Result], model: str, systems: Mapping[str, str]) -> dict[str, list[float]]:
