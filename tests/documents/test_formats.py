@@ -18,12 +18,14 @@ from pathlib import Path
 import polib
 import pytest
 from lxml import etree
+from markdown_it import MarkdownIt
 
 from nmt_cli.api import Translator
 from nmt_cli.documents.formats import COMMAND_LINE_LIMITS, Limits, read_document
 from nmt_cli.documents.marked_text import MarkedText
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.recipe.schema import LanguagePair
+from nmt_cli.tokenization.pieces import Range
 from tests.decoding.trained import HELD_OUT
 from tests.forks import Forked, run_forked
 from tests.waiting import wait_until
@@ -298,6 +300,23 @@ def test_characters_that_markdown_escapes_are_part_of_the_text() -> None:
     blocks = read_document(text.encode(), "a.md", languages=EN_DE, limits=COMMAND_LINE_LIMITS).blocks
     assert [block.text for block in blocks] == ["one | two", "It's my_name, 2 * $3."]
     assert upper(text, "a.md") == text.upper().replace("\\'", "'")
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "emphasis", "expected"),
+    [
+        ("**Note:** go", "注意：请", (0, 3), "<strong>注意：</strong>请"),
+        ("a _very_ b", "这非常好", (1, 3), "这<em>非常</em>好"),
+        ("a **very** b", "这非常好", (1, 3), "这<strong>非常</strong>好"),
+        ("a ***very*** b", "sogut", (2, 2), "so<em><strong></strong></em>gut"),
+    ],
+)
+def test_emphasis_is_seen_beside_letters(source: str, text: str, emphasis: Range, expected: str) -> None:
+    document = read_document(source.encode(), "a.md", languages=EN_DE, limits=COMMAND_LINE_LIMITS)
+    (block,) = document.blocks
+    mark = replace(block.marks[0], start=emphasis[0], end=emphasis[1])
+    written = document.write([replace(block, text=text, marks=(mark,))]).decode()
+    assert MarkdownIt("commonmark").render(written).strip() == f"<p>{expected}</p>"
 
 
 def test_brackets_that_are_no_link_are_part_of_the_text() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import normalizeReference
 from markdown_it.rules_block import StateBlock
 
 from nmt_cli.documents.kept_text import SHORTCODE
+from nmt_cli.documents.marked_text import MarkedText
 from nmt_cli.documents.markup import parse_markup, parts_between, write_plain
 from nmt_cli.documents.markup_tokens import HTML, PLAIN, Token, markup_tokens
 from nmt_cli.documents.parts import Block, Part
@@ -32,6 +34,15 @@ _FORMULA = re.compile(rf"{_DISPLAYED}[ \t]*$", re.MULTILINE)
 _QUOTE = re.compile(r"\A[ \t]*(?:>[ \t]?)*")
 # With a backslash before it, a number or a sign does not begin an item, a heading or a quote.
 _BEGINS_BLOCK = re.compile(r"\A(\d{1,9}(?=[.)](?:\s|\Z))|(?=(?:[-+*]|#{1,6})(?:\s|\Z)|>))")
+_ELEMENTS = {
+    "*": ["em"],
+    "_": ["em"],
+    "**": ["strong"],
+    "__": ["strong"],
+    "***": ["em", "strong"],
+    "___": ["em", "strong"],
+    "~~": ["del"],
+}
 _INDENT = 4  # of the text below a box or a footnote
 _MOST_NESTED = 10  # the parser reads nothing inside of 20 elements
 _DEEPEST = 100
@@ -180,7 +191,7 @@ def _line_parts(content: str, references: Collection[str]) -> list[Part]:
         line = re.sub(r"\r?\n[ \t]*(?:>[ \t]?)*", " ", content[position:end])
         tokens = list(_tokens(line, references))
         for part in parts_between(
-            tokens, PLAIN, write_plain, separator_parts=lambda token: [token.raw] if token.name == "br" else []
+            tokens, PLAIN, _write, separator_parts=lambda token: [token.raw] if token.name == "br" else []
         ):
             if isinstance(part, Block) and not _BEGINS_BLOCK.match(part.text.text):
                 part = part.respelled(lambda line: _BEGINS_BLOCK.sub(r"\1\\", line))
@@ -189,6 +200,26 @@ def _line_parts(content: str, references: Collection[str]) -> list[Part]:
             parts.append(match[0])
             position = match.end()
     return parts
+
+
+def _write(block: MarkedText) -> str:
+    """The block. Emphasis beside a letter, as in Chinese, has signs that Markdown reads there, or else tags of HTML."""
+    text, marks = block.text, list(block.marks)
+    edges = {(mark.parent, edge) for mark in marks for edge in (mark.start, mark.end)}
+    for index, mark in enumerate(block.marks):
+        inner = text[mark.start : mark.end]
+        is_beside_letter = text[mark.start - 1 : mark.start].isalnum() or text[mark.end : mark.end + 1].isalnum()
+        if mark.opening not in _ELEMENTS or mark.closing != mark.opening or (inner and not is_beside_letter):
+            continue
+        has_letters_at_edges = inner[:1].isalnum() and inner[-1:].isalnum()
+        if has_letters_at_edges and edges.isdisjoint([(index, mark.start), (index, mark.end)]):
+            opening = closing = mark.opening.replace("_", "*")
+        else:
+            elements = _ELEMENTS[mark.opening]
+            opening = "".join(f"<{name}>" for name in elements)
+            closing = "".join(f"</{name}>" for name in reversed(elements))
+        marks[index] = replace(mark, opening=opening, closing=closing)
+    return write_plain(MarkedText(text, tuple(marks)))
 
 
 def _tokens(line: str, references: Collection[str]) -> Iterator[Token]:
