@@ -129,7 +129,7 @@ def _run(arguments: Sequence[str]) -> int:
         user_error = error if isinstance(error, NmtError) else _error_of_stdout_or_path(error)
         if user_error is None or "--debug" in arguments:
             raise
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and error.filename is None:
             _drop_output()
         console.print_error(user_error)
         return user_error.exit_code
