@@ -46,8 +46,8 @@ def training(results: Sequence[Result]) -> dict[str, list[float]]:
     """Target tokens per second by side, small before base."""
     newest = {result["size"]: result for result in results}
     found = [newest[size] for size in ("small", "base")]
-    peers = [result["peer"] if "peer" in result else result["baseline"] for result in found]  # its earlier name
-    return {"nmt": [result["nmt"]["median"] for result in found], "Hugging Face": [peer["median"] for peer in peers]}
+    sides = {"nmt": "nmt", "Hugging Face": "peer"}
+    return {name: [result[side]["median"] for result in found] for name, side in sides.items()}
 
 
 def decoding(results: Sequence[Result], model: str, systems: Mapping[str, str]) -> dict[str, list[float]]:

@@ -250,6 +250,9 @@ def test_prepared_data_on_one_screen(tmp_path: Path, screen: Screen, nmt: Shell)
 
 def test_a_damaged_model_is_shown_with_its_damage(tmp_path: Path, screen: Screen) -> None:
     save_tiny(tmp_path / "m", spm_folder=tmp_path)
+    tokenizer = tmp_path / "m" / "source.spm"
+    tokenizer.write_bytes(bytes(tokenizer.stat().st_size))
+    assert screen(tmp_path / "m")["damage"] == "source.spm is not a SentencePiece model"
     file = tmp_path / "m" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:20])
     shown = screen(tmp_path / "m")

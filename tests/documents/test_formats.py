@@ -309,6 +309,7 @@ def test_characters_that_markdown_escapes_are_part_of_the_text() -> None:
         ("a _very_ b", "这非常好", (1, 3), "这<em>非常</em>好"),
         ("a **very** b", "这非常好", (1, 3), "这<strong>非常</strong>好"),
         ("a ***very*** b", "sogut", (2, 2), "so<em><strong></strong></em>gut"),
+        ("b 2*(a+b)*c", "b 2(A+B)C", (3, 8), "b 2*(A+B)*C"),
     ],
 )
 def test_emphasis_is_seen_beside_letters(source: str, text: str, emphasis: Range, expected: str) -> None:

@@ -209,8 +209,9 @@ def test_each_source_of_which_nothing_is_kept_is_told_of(tmp_path: Path, caplog:
 
 
 def test_a_few_malformed_records_are_mistakes_of_the_file(tmp_path: Path) -> None:
-    rows = [src if index in range(49, 57) else f"{src}\t{tgt}" for index, (src, tgt) in enumerate(PAIRS)]
-    (tmp_path / "x.tsv").write_text("\n".join(rows) + "\n")
+    broken = range(49, 57)
+    rows = [f"{src} caf\xe9" if index in broken else f"{src}\t{tgt}" for index, (src, tgt) in enumerate(PAIRS)]
+    (tmp_path / "x.tsv").write_text("\n".join(rows) + "\n", encoding="latin-1")
     write_prefix(tmp_path / "valid", VALIDATION)
     assert run(corpus_of(tmp_path, "{kind: tsv, file: x.tsv}"), tmp_path / "data").report["warnings"][-1] == (
         "8 of 320 training pairs are dropped for malformed record, first at x.tsv:50: columns 1 and 2 are looked for, "

@@ -224,7 +224,7 @@ def test_a_folder_of_models_with_other_ids_is_adapted_and_trains(here: Path, cap
     models = [own_model(here / "own" / f"{side}.spm", side=place) for place, side in enumerate(SIDES)]
     caplog.set_level("INFO")
     prepared = run(small_corpus(here, "tokenizer.taken_from=own"), here / "data").directory
-    assert "source.spm, a unigram model of 300 pieces; added 257 that nmt needs" in caplog.text
+    assert "source.spm, a unigram model of 300 pieces; 257 pieces added that nmt needs" in caplog.text
     assert_cut_as_by(open_prepared(prepared), models)
     with pytest.raises(RecipeError, match="the prepared data has a vocabulary for each language"):
         train(open_prepared(prepared), here / "run", "training.updates=2")

@@ -109,7 +109,7 @@ def test_wishes_of_deepls_clients_are_taken(server: Server, expected: str) -> No
         outline_detection=False,
         model_type="quality_optimized",
     )
-    assert result.text == f"{expected}\n"
+    assert (result.text, result.model_type_used) == (f"{expected}\n", "quality_optimized")
     assert server.post("/v2/translate", {"text": TEXT, "target_lang": "DE"}).json["translations"][0].keys() == {
         "text",
         "detected_source_language",

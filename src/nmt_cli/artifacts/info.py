@@ -16,7 +16,7 @@ from nmt_cli.artifacts.manifest import DAMAGED_HINT, WEIGHTS, verify_files
 from nmt_cli.artifacts.model_card import inherited_values, names_at_head
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import Run, command_to_continue, model_of_run
-from nmt_cli.errors import ModelError
+from nmt_cli.errors import DataError, ModelError
 from nmt_cli.files import bytes_in
 from nmt_cli.recipe.directions import Directions
 from nmt_cli.templates.charts import thin
@@ -27,7 +27,11 @@ _CURVE_COLUMNS = 50  # of the training loss; a column has up to four points
 
 def describe_model(path: Path) -> dict[str, Any]:
     """A model directory: languages, vocabulary, parameters, size in bytes, updates, validation scores, recipe."""
-    config, damage = load_saved_config(path), _damage(path)
+    config, damage, tags = load_saved_config(path), _damage(path), list[str]()
+    try:
+        tags = Tokenizer.load(path / "source.spm").tags
+    except DataError as error:
+        damage = damage or error.message
     return {
         "kind": "model",
         "path": str(path),
@@ -35,7 +39,7 @@ def describe_model(path: Path) -> dict[str, Any]:
         "nmt_version": config.nmt_version,
         "languages": config.languages.model_dump(),
         "vocabulary": config.vocabulary.model_dump(),
-        "tags": Tokenizer.load(path / "source.spm").tags if damage is None else [],
+        "tags": tags,
         "parameters": parameters_in_file(path / WEIGHTS),
         "bytes": bytes_in(path),
         "updates": config.updates,

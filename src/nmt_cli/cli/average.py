@@ -106,10 +106,11 @@ def _average_checkpoints(run: Run, checkpoints: Sequence[Checkpoint], output: Pa
     languages = run.record.languages
     command = languages.decode_command(str(model))
     if losses is not None and losses.is_worse:
-        logger.warning("the average is worse than %s", single)
         is_model = kind_of(single) == "model"
+        who_takes = ", which decode and serve take" if current_model(run.directory) == str(single) else ""
+        logger.warning("the average is worse than %s%s", single, who_takes)
         command = languages.decode_command(str(single)) if is_model else f"nmt average {shlex.quote(str(single))}"
-    elif model == run.directory / "averaged" and current_model(run.directory) == str(single):
+    elif model.resolve() == (run.directory / "averaged").resolve() and current_model(run.directory) == str(single):
         logger.warning("the average is of earlier updates than %s, which decode and serve take", single)
     logger.info("next: %s", command)
 

@@ -157,9 +157,12 @@ class PreparedData:
         """The pairs of `train`, `valid` or `test`; DataError if there is no such split, or other data by now."""
         self._check_has_split(name)
         try:
-            return open_pairs(self.directory, name, dtype=self.manifest.dtype)
-        finally:
-            self._check_unchanged()  # after opening; other data may also explain an error of it
+            pairs = open_pairs(self.directory, name, dtype=self.manifest.dtype)
+        except OSError:
+            self._check_unchanged()  # other data may explain the error
+            raise
+        self._check_unchanged()
+        return pairs
 
     def texts(self, name: str) -> tuple[list[str], list[str]]:
         """Source and reference lines of `valid` or `test` as they were given, without line ends.

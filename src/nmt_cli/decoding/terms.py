@@ -108,7 +108,7 @@ class TermList:
     def _matches(self, text: str, units: Sequence[TermUnit]) -> dict[range, UnitTexts]:
         """The terms that stand at ranges of the units of a text."""
         texts = [unit.text for unit in units]
-        first_letters = cache(partial(_first_letters, text))
+        first_letters = cache(partial(_first_letters, text))  # found once, and only if it is needed
         found: dict[range, UnitTexts] = {}
         for index, first in enumerate(texts):
             for word in dict.fromkeys([first, first[0].lower() + first[1:]]):

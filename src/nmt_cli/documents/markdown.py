@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
+import regex
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import normalizeReference
 from markdown_it.rules_block import StateBlock
@@ -15,6 +16,7 @@ from nmt_cli.documents.marked_text import MarkedText
 from nmt_cli.documents.markup import parse_markup, parts_between, write_plain
 from nmt_cli.documents.markup_tokens import HTML, PLAIN, Token, markup_tokens
 from nmt_cli.documents.parts import Block, Part
+from nmt_cli.languages import LETTERS_WITHOUT_SPACES
 
 _MOST = 2000  # bounds keep text with many beginnings and no ends from taking long
 _FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\r?\n(?s:.*?)\n\1[ \t]*(?:\r?\n|\Z)")
@@ -34,6 +36,7 @@ _FORMULA = re.compile(rf"{_DISPLAYED}[ \t]*$", re.MULTILINE)
 _QUOTE = re.compile(r"\A[ \t]*(?:>[ \t]?)*")
 # With a backslash before it, a number or a sign does not begin an item, a heading or a quote.
 _BEGINS_BLOCK = re.compile(r"\A(\d{1,9}(?=[.)](?:\s|\Z))|(?=(?:[-+*]|#{1,6})(?:\s|\Z)|>))")
+# The elements of HTML for each sign of emphasis, the outer first.
 _ELEMENTS = {
     "*": ["em"],
     "_": ["em"],
@@ -43,6 +46,7 @@ _ELEMENTS = {
     "___": ["em", "strong"],
     "~~": ["del"],
 }
+_LETTER_WITHOUT_SPACES = regex.compile(f"[{LETTERS_WITHOUT_SPACES}]")
 _INDENT = 4  # of the text below a box or a footnote
 _MOST_NESTED = 10  # the parser reads nothing inside of 20 elements
 _DEEPEST = 100
@@ -203,13 +207,14 @@ def _line_parts(content: str, references: Collection[str]) -> list[Part]:
 
 
 def _write(block: MarkedText) -> str:
-    """The block. Emphasis beside a letter, as in Chinese, has signs that Markdown reads there, or else tags of HTML."""
+    """The block. Where Markdown reads no emphasis beside Chinese or Thai, it is written as `*`, or as tags of HTML."""
     text, marks = block.text, list(block.marks)
     edges = {(mark.parent, edge) for mark in marks for edge in (mark.start, mark.end)}
     for index, mark in enumerate(block.marks):
         inner = text[mark.start : mark.end]
-        is_beside_letter = text[mark.start - 1 : mark.start].isalnum() or text[mark.end : mark.end + 1].isalnum()
-        if mark.opening not in _ELEMENTS or mark.closing != mark.opening or (inner and not is_beside_letter):
+        beside = text[max(mark.start - 1, 0) : mark.start] + text[mark.end : mark.end + 1]
+        is_read = inner and not _LETTER_WITHOUT_SPACES.search(beside)
+        if mark.opening not in _ELEMENTS or mark.closing != mark.opening or is_read:
             continue
         has_letters_at_edges = inner[:1].isalnum() and inner[-1:].isalnum()
         if has_letters_at_edges and edges.isdisjoint([(index, mark.start), (index, mark.end)]):

@@ -104,7 +104,11 @@ def clean(
     all_chunks = read_chunks(train, limit=corpus.limit)
     first = next(all_chunks)
     beginning = first.chunk.first(_BEGINNING_PAIRS)
-    first_pairs = list(zip(beginning.src, beginning.tgt, strict=True))
+    first_pairs = [
+        pair
+        for index, pair in enumerate(zip(beginning.src, beginning.tgt, strict=True))
+        if index not in beginning.malformed
+    ]
     dropped_pairs.check_first_encoding(first.chunk, train[0])
     sides = text_checks.training_sides({0: first_pairs}, train, directions)
     text_checks.check_no_pieces([*sides, *text_checks.held_out_sides(held_out, sources)])

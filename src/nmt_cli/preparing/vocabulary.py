@@ -348,9 +348,10 @@ def _read_with_our_ids(file: Path) -> bytes:
         hint = "name the file that spm_train wrote, with --model_type=unigram or bpe"
         hint += f": --set tokenizer.taken_from={name}"
         raise DataError(f"{file.name} is {error}", where=str(file), hint=hint) from None
-    num_pieces, num_added = len(read_pieces(original)), len(read_pieces(model)) - len(read_pieces(original))
+    num_pieces = len(read_pieces(original))
+    num_added = len(read_pieces(model)) - num_pieces
     parts = [f"tokenizer: {file}, a {tokenizer_kind(model)} model of {num_pieces:,} pieces"]
-    parts += [f"added {num_added} that nmt needs"] if num_added else []
+    parts += [f"{num_added} pieces added that nmt needs"] if num_added else []
     parts += [f"it normalises text by {rules}"] if (rules := normalization(model)) else []
     logger.info("%s", "; ".join(parts))
     return model

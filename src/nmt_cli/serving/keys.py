@@ -12,7 +12,7 @@ from pathlib import Path
 from time import monotonic
 
 from nmt_cli.errors import DataError, NmtError
-from nmt_cli.files import read_text
+from nmt_cli.files import reading_errors
 from nmt_cli.serving.request_errors import FAILED, TIMEOUT, RequestError, too_large_error
 
 logger = logging.getLogger(__name__)
@@ -115,9 +115,13 @@ class ApiKeys:
 
 def _read_owners(path: Path) -> dict[bytes, KeyOwner]:
     """The owners in a file by the digests of their keys: a key on each line; # begins a comment."""
+    try:
+        with reading_errors(path):
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"the keys cannot be read: {error}", where=str(path), hint=f"write {_FORMAT}") from None
     owners: dict[bytes, KeyOwner] = {}
-    text = read_text(path, error=DataError, hint=f"write {_FORMAT}").removeprefix("\ufeff")
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()
         if not words:
             continue

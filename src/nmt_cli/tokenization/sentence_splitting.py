@@ -306,4 +306,5 @@ def _longest_prefix(text: str, start: int, fits: Callable[[str], bool]) -> str:
     while start + least < len(text) and fits(text[start : start + most]):
         least, most = most, 2 * most
     sizes = range(least + 1, min(most, len(text) - start + 1))
-    return text[start : start + least + bisect_left(sizes, True, key=lambda size: not fits(text[start : start + size]))]
+    num_fitting = bisect_left(sizes, True, key=lambda size: not fits(text[start : start + size]))
+    return text[start : start + least + num_fitting]

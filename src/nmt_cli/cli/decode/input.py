@@ -1,4 +1,4 @@
-"""The text that `nmt decode` reads: files and streams in blocks of lines; a file of TMX, CSV or the like is none."""
+"""The text that `nmt decode` reads: files and streams in blocks of lines. It refuses TMX, CSV and the like."""
 
 from __future__ import annotations
 

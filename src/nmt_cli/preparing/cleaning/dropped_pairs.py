@@ -98,7 +98,7 @@ def check_first_encoding(chunk: Chunk, source: LocalSource) -> None:
     """Raise DataError if pairs of the first chunk of a source are lost as `check_encodings` says."""
     counts = CleaningCounts(read=len(chunk))
     for index, (src, tgt) in enumerate(zip(chunk.src, chunk.tgt, strict=True)):
-        if not is_unicode(src + tgt):
+        if index not in chunk.malformed and not is_unicode(src + tgt):
             counts.drop(NOT_UTF8, chunk.where(index, side=int(is_unicode(src))), src, tgt)
     check_encodings([SourceCounts(source.origin, counts, [file for _, file in source.inputs])])
 

@@ -54,7 +54,7 @@ _Names = Annotated[list[str], BeforeValidator(_read_names), WithJsonSchema(_NAME
 class DeepLOptions(BaseModel):
     """The languages and options of a translation.
 
-    DeepL's other settings are accepted and have no effect, for example context and model_type.
+    DeepL's other settings are accepted and have no effect, for example context and preserve_formatting.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -77,6 +77,7 @@ class DeepLTranslateRequest(DeepLOptions):
         Literal["0", "1", "nonewlines"] | None,
         Field(description="0 leaves each line whole; nonewlines is for plain text of one line"),
     ] = None
+    model_type: Annotated[str | None, Field(description="has no effect, since there is one model")] = None
     tag_handling: Annotated[Literal["html", "xml", ""] | None, WithJsonSchema(_TAG_HANDLING)] = None
     ignore_tags: Annotated[_Names, Field(description="elements whose text stays as it is")] = []
     splitting_tags: Annotated[_Names, Field(description="elements that are texts of their own")] = []
@@ -130,6 +131,7 @@ class DeepLTranslation(BaseModel):
     detected_source_language: str
     text: str
     billed_characters: int
+    model_type_used: Annotated[str | None, Field(description="if the request has a model_type")] = None
 
 
 class DeepLTranslateAnswer(BaseModel):
@@ -214,11 +216,16 @@ async def translate(fields: DeepLTranslateRequest, call: KeyedDeepLCall) -> Resp
             owner=call.owner,
             caller=caller,
         )
+    model_type = {}
+    if fields.model_type:
+        is_latency_optimized = fields.model_type == "latency_optimized"
+        model_type["model_type_used"] = "latency_optimized" if is_latency_optimized else "quality_optimized"
     translations = [
         {
             "detected_source_language": route.source.upper(),
             "text": translated.text,
             "billed_characters": len(text.plain),
+            **model_type,
         }
         for text, (translated, route) in zip(sent_texts, routed_translations, strict=True)
     ]

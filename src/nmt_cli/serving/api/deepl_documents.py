@@ -11,7 +11,7 @@ from fastapi.responses import FileResponse, Response
 from pydantic import BaseModel, Field
 
 from nmt_cli.serving.api.deepl import DeepLOptions, KeyedDeepLCall, check_supported, deepl_router, find_terms
-from nmt_cli.serving.api.endpoints import FILE_FORM, Call, file_response, json_response
+from nmt_cli.serving.api.endpoints import FILE_FORM, Call, FileRoute, file_response, json_response
 from nmt_cli.serving.api.requests import caller_name
 from nmt_cli.serving.document_store import StoredDocument
 from nmt_cli.serving.queued_texts import Caller
@@ -51,7 +51,6 @@ class DeepLDocumentStatus(BaseModel):
 router = deepl_router()
 
 
-@router.post("/v2/document", response_model=DeepLDocumentHandle)
 async def send_document(fields: Annotated[DeepLDocumentRequest, FILE_FORM], call: KeyedDeepLCall) -> Response:
     """Begin to translate a document, whose translation is kept for an hour."""
     check_supported(fields)
@@ -71,6 +70,15 @@ async def send_document(fields: Annotated[DeepLDocumentRequest, FILE_FORM], call
         caller=Caller(caller_name(call.request), asyncio.get_running_loop().create_future()),
     )
     return json_response({"document_id": document.id, "document_key": document.key})
+
+
+router.add_api_route(
+    "/v2/document",
+    send_document,
+    methods=["POST"],
+    response_model=DeepLDocumentHandle,
+    route_class_override=FileRoute,
+)
 
 
 @router.post("/v2/document/{document_id}", response_model=DeepLDocumentStatus)

@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute
 from nmt_cli import __version__
 from nmt_cli.decoding.terms import TermList
 from nmt_cli.languages import language_name
-from nmt_cli.serving.api.requests import read_fields, read_json_fields, wrong_field_error
+from nmt_cli.serving.api.requests import read_fields, read_file_fields, read_json_fields, wrong_field_error
 from nmt_cli.serving.document_store import StoredDocument
 from nmt_cli.serving.keys import KeyOwner
 from nmt_cli.serving.service import Service, off_the_loop
@@ -148,9 +148,15 @@ class JsonRoute(APIRoute):
 
 
 class FormRoute(JsonRoute):
-    """A route whose fields may come as JSON, as a form, perhaps with a file, or in the query string."""
+    """A route whose fields may come as JSON, as a form or in the query string."""
 
     _read = staticmethod(read_fields)
+
+
+class FileRoute(JsonRoute):
+    """A route whose fields come as a form, with a file."""
+
+    _read = staticmethod(read_file_fields)
 
 
 # How a form with a file is described.

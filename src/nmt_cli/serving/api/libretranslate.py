@@ -19,6 +19,7 @@ from nmt_cli.languages import DetectedLanguage
 from nmt_cli.serving.api.endpoints import (
     FILE_FORM,
     Call,
+    FileRoute,
     FormRoute,
     Language,
     OpenCall,
@@ -164,7 +165,6 @@ async def translate(fields: LibreTranslateRequest, call: _Keyed) -> Response:
     return json_response(answer if is_list else {name: values[0] for name, values in answer.items()})
 
 
-@router.post("/translate_file", response_model=LibreFileAnswer)
 async def translate_file(fields: Annotated[LibreFileRequest, FILE_FORM], call: _Keyed) -> Response:
     """The address of a translated document, which is kept there for an hour."""
     with watch_caller(call.request) as caller:
@@ -180,6 +180,15 @@ async def translate_file(fields: Annotated[LibreFileRequest, FILE_FORM], call: _
         await document.work
     path = f"download_file/{document.key}.{quote(document.name)}"
     return json_response({"translatedFileUrl": str(call.request.base_url) + path})
+
+
+router.add_api_route(
+    "/translate_file",
+    translate_file,
+    methods=["POST"],
+    response_model=LibreFileAnswer,
+    route_class_override=FileRoute,
+)
 
 
 @router.get("/download_file/{name}", response_class=FileResponse)

@@ -46,7 +46,7 @@ _JSON_HINT = "send UTF-8 JSON with Content-Type: application/json"
 async def read_fields(request: Request, limits: RequestLimits) -> dict[str, Any]:
     """The fields of body and query string, the body's first; a form's field that comes twice is a list.
 
-    A form may hold a file. The values are not checked yet.
+    The values are not checked yet.
     """
     # Not request.url: it is made from the Host header, which may be anything.
     max_fields = limits.texts + _OTHER_FIELDS
@@ -64,6 +64,15 @@ async def read_fields(request: Request, limits: RequestLimits) -> dict[str, Any]
         return fields | _form_fields(body.decode("utf-8"), max_fields=max_fields)
     except UnicodeDecodeError:
         raise invalid_request_error("the body is not UTF-8", hint=_JSON_HINT) from None
+
+
+async def read_file_fields(request: Request, limits: RequestLimits) -> dict[str, Any]:
+    """The fields of a form, one of which may be a file."""
+    body = await _read_body(request, max_bytes=limits.body_bytes)
+    if _content_type(request) != "multipart/form-data":
+        hint = "send it with curl -F file=@page.html"
+        raise invalid_request_error("the file is not sent in a form", hint=hint, where="file")
+    return await _multipart_fields(body, request.headers, max_fields=_OTHER_FIELDS, max_files=1)
 
 
 async def read_json_fields(request: Request, limits: RequestLimits) -> dict[str, Any]:
@@ -91,8 +100,6 @@ def wrong_field_error(error: ValidationError) -> RequestError:
     first = error.errors(include_url=False)[0]
     name = shorten(str(first["loc"][0])) if first["loc"] else "request"
     match first["type"]:
-        case _ if name == "file":
-            reason, hint = "the file is not sent in a form", "send it with curl -F file=@page.html"
         case "blank" if len(first["loc"]) > 1:
             reason, hint = f"{name} has an empty text", "write a text, or take it out"
         case "missing" | "blank" | "string_too_short":
@@ -202,11 +209,11 @@ def _form_fields(text: str, *, max_fields: int) -> dict[str, Any]:
     return _single_or_list(values_by_name)
 
 
-async def _multipart_fields(body: bytes, headers: Headers, *, max_fields: int) -> dict[str, Any]:
+async def _multipart_fields(body: bytes, headers: Headers, *, max_fields: int, max_files: int = 0) -> dict[str, Any]:
     async def stream() -> AsyncGenerator[bytes, None]:
         yield body
 
-    parser = MultiPartParser(headers, stream(), max_files=1, max_fields=max_fields, max_part_size=len(body))
+    parser = MultiPartParser(headers, stream(), max_files=max_files, max_fields=max_fields, max_part_size=len(body))
     try:
         form = await parser.parse()
     except (MultiPartException, ValueError, LookupError) as error:
