@@ -70,7 +70,7 @@ def test_the_mean_is_measured_beside_the_model_of_the_run_and_a_worse_one_is_not
     assert f"validation loss: {figures}" in caplog.messages
     (warning,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
     model = run / "model"
-    assert warning == f"the average is worse than {model}"
+    assert warning == f"the average is worse than {model}, which decode and serve take"
     assert caplog.messages[-1] == f"next: nmt decode -m {shlex.quote(str(model))} < input.txt > output.txt"
     card = (run / "averaged" / "README.md").read_text(encoding="utf-8")
     assert f"{mean.loss:.4f} of the average, {mean.single_loss:.4f} of the" in card
