@@ -68,7 +68,7 @@ def deciding_metric(bleu: float | None, *, metric: Metric) -> Metric:
 
 
 def goodness(value: float, decides: Metric, *, metric: Metric) -> tuple[bool, float]:
-    """The value of a deciding metric, to be compared with others: what is greater is better.
+    """The rank of a value by its deciding metric; the greater rank is better.
 
     A loss that decides while BLEU tells nothing is worse than any BLEU that tells something.
     """

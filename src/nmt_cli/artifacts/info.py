@@ -20,13 +20,14 @@ from nmt_cli.errors import DataError, ModelError
 from nmt_cli.files import bytes_in
 from nmt_cli.recipe.directions import Directions
 from nmt_cli.templates.charts import thin
-from nmt_cli.tokenization.tokenizer import Tokenizer
 
 _CURVE_COLUMNS = 50  # of the training loss; a column has up to four points
 
 
 def describe_model(path: Path) -> dict[str, Any]:
     """A model directory: languages, vocabulary, parameters, size in bytes, updates, validation scores, recipe."""
+    from nmt_cli.tokenization.tokenizer import Tokenizer  # loads SentencePiece, which a run or data does not need
+
     config, damage, tags = load_saved_config(path), _damage(path), list[str]()
     try:
         tags = Tokenizer.load(path / "source.spm").tags

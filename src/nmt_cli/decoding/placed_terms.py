@@ -6,14 +6,8 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import islice, product
 from operator import itemgetter
 
-from nmt_cli.decoding.terms import (
-    LETTER_WITHOUT_SPACES,
-    WORD_CHARACTER,
-    Occurrence,
-    TermUnit,
-    places_of_terms,
-    units_of,
-)
+from nmt_cli.decoding.terms import WORD_CHARACTER, Occurrence, TermUnit, places_of_terms, units_of
+from nmt_cli.documents.marked_text import LETTER_WITHOUT_SPACES
 from nmt_cli.tokenization.pieces import Link, Range
 
 _MOST_COMBINATIONS = 16  # of forms, if several terms of a sentence have several of them

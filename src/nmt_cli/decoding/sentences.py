@@ -89,7 +89,7 @@ def _translation(
     *,
     details: Details,
 ) -> Translation | None:
-    """The translation of a hypothesis; None if it has other text in place of the kept ranges."""
+    """The translation of a hypothesis; None if the kept ranges of the sentence are changed in it."""
     copies = links_to_copies(sentence.text, sentence.kept, text)
     if copies is None:
         return None

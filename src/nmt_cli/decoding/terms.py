@@ -38,7 +38,6 @@ _UNIT = regex.compile(
     regex.V1,
 )
 WORD_CHARACTER = regex.compile(_LETTERS_OF_WORDS, regex.V1)
-LETTER_WITHOUT_SPACES = regex.compile(f"[{LETTERS_WITHOUT_SPACES}]")
 _FIRST_LETTER = regex.compile(r"\w")
 UnitTexts = tuple[str, ...]
 

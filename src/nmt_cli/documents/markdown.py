@@ -6,17 +6,15 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-import regex
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import normalizeReference
 from markdown_it.rules_block import StateBlock
 
 from nmt_cli.documents.kept_text import SHORTCODE
-from nmt_cli.documents.marked_text import MarkedText
+from nmt_cli.documents.marked_text import LETTER_WITHOUT_SPACES, MarkedText
 from nmt_cli.documents.markup import parse_markup, parts_between, write_plain
 from nmt_cli.documents.markup_tokens import HTML, PLAIN, Token, markup_tokens
 from nmt_cli.documents.parts import Block, Part
-from nmt_cli.languages import LETTERS_WITHOUT_SPACES
 
 _MOST = 2000  # bounds keep text with many beginnings and no ends from taking long
 _FRONT_MATTER = re.compile(r"\A(---|\+\+\+)[ \t]*\r?\n(?s:.*?)\n\1[ \t]*(?:\r?\n|\Z)")
@@ -36,17 +34,8 @@ _FORMULA = re.compile(rf"{_DISPLAYED}[ \t]*$", re.MULTILINE)
 _QUOTE = re.compile(r"\A[ \t]*(?:>[ \t]?)*")
 # With a backslash before it, a number or a sign does not begin an item, a heading or a quote.
 _BEGINS_BLOCK = re.compile(r"\A(\d{1,9}(?=[.)](?:\s|\Z))|(?=(?:[-+*]|#{1,6})(?:\s|\Z)|>))")
-# The elements of HTML for each sign of emphasis, the outer first.
-_ELEMENTS = {
-    "*": ["em"],
-    "_": ["em"],
-    "**": ["strong"],
-    "__": ["strong"],
-    "***": ["em", "strong"],
-    "___": ["em", "strong"],
-    "~~": ["del"],
-}
-_LETTER_WITHOUT_SPACES = regex.compile(f"[{LETTERS_WITHOUT_SPACES}]")
+# The elements of HTML for each sign of emphasis, the outer first; _ is as *.
+_ELEMENTS = {"*": ["em"], "**": ["strong"], "***": ["em", "strong"], "~~": ["del"]}
 _INDENT = 4  # of the text below a box or a footnote
 _MOST_NESTED = 10  # the parser reads nothing inside of 20 elements
 _DEEPEST = 100
@@ -213,16 +202,16 @@ def _write(block: MarkedText) -> str:
     for index, mark in enumerate(block.marks):
         inner = text[mark.start : mark.end]
         beside = text[max(mark.start - 1, 0) : mark.start] + text[mark.end : mark.end + 1]
-        is_read = inner and not _LETTER_WITHOUT_SPACES.search(beside)
-        if mark.opening not in _ELEMENTS or mark.closing != mark.opening or is_read:
+        sign = mark.opening.replace("_", "*")
+        is_read = inner and not LETTER_WITHOUT_SPACES.search(beside)
+        if sign not in _ELEMENTS or mark.closing != mark.opening or is_read:
             continue
         has_letters_at_edges = inner[:1].isalnum() and inner[-1:].isalnum()
         if has_letters_at_edges and edges.isdisjoint([(index, mark.start), (index, mark.end)]):
-            opening = closing = mark.opening.replace("_", "*")
+            opening = closing = sign
         else:
-            elements = _ELEMENTS[mark.opening]
-            opening = "".join(f"<{name}>" for name in elements)
-            closing = "".join(f"</{name}>" for name in reversed(elements))
+            opening = "".join(f"<{name}>" for name in _ELEMENTS[sign])
+            closing = "".join(f"</{name}>" for name in reversed(_ELEMENTS[sign]))
         marks[index] = replace(mark, opening=opening, closing=closing)
     return write_plain(MarkedText(text, tuple(marks)))
 

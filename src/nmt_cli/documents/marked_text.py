@@ -21,6 +21,7 @@ from nmt_cli.tokenization.pieces import Link, Range
 
 # Scripts whose words stand together: each of their characters is a unit, with the marks on it.
 _LETTER = rf"[\w--[{LETTERS_WITHOUT_SPACES}]]"
+LETTER_WITHOUT_SPACES = regex.compile(f"[{LETTERS_WITHOUT_SPACES}]")
 _UNIT = regex.compile(rf"[{LETTERS_WITHOUT_SPACES}]\p{{M}}*|{_LETTER}+(?:['’\-]{_LETTER}+)*|\S", regex.VERSION1)
 _UnitRange = tuple[int, int]  # of indices of units; a Range is of characters
 # An empty mark whose neighbours change their order stays between them.

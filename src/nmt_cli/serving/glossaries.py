@@ -86,7 +86,7 @@ class Glossary:
         return replace(self, dictionaries=list(by_pair.values()))
 
     def with_entries(self, dictionaries: Sequence[Dictionary]) -> Glossary:
-        """The glossary with the entries of dictionaries added to those of their pairs; RequestError as above."""
+        """The glossary with further entries in its dictionaries, by language pair; RequestError as above."""
         own = {dictionary.pair: dictionary.entries for dictionary in self.dictionaries}
         return self.with_dictionaries(
             [replace(one, entries={**own.get(one.pair, {}), **one.entries}) for one in dictionaries]
