@@ -212,6 +212,13 @@ def test_wrong_arguments_are_refused_before_anything_is_loaded(tmp_path: Path, m
     assert "nmt train" in model_error.value.hint
 
 
+def test_a_closed_stdout_is_told(folder: Path) -> None:
+    command = [sys.executable, "-m", "nmt_cli", "decode", "-m", str(folder / "runs/tiny/model"), "--device", "cpu"]
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
+    done = subprocess.run(closed, input=LINES[0], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, "nowhere to write: stdout is closed" in done.stderr) == (2, True)
+
+
 def test_an_output_written_meanwhile_is_not_replaced(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

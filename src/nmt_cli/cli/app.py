@@ -89,7 +89,7 @@ def main() -> None:
     """Run `nmt` with the process's arguments and exit with the code of its outcome."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # it was closed: no file or pipe may take its number
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # open until nmt ends
     if "NMT_LIFELINE" in os.environ:  # spelt out, because `nmt --help` need not import all of processes.py
         from nmt_cli.processes import end_with_parent
 

@@ -124,6 +124,8 @@ def open_output(
     """
     if is_stream(output):
         to_stdout = output == STANDARD
+        if to_stdout and sys.stdout.name == os.devnull:  # as `main` opens it if it was closed
+            raise UsageError("there is nowhere to write: stdout is closed", where="stdout", hint="give a file with -o")
         name = "stdout" if to_stdout else str(output)
         with _write_errors(name):
             stream = io.FileIO(sys.stdout.fileno(), "w", closefd=False) if to_stdout else io.FileIO(output, "w")
